@@ -1,0 +1,93 @@
+"""Packing f32 blocks into each format's bytes, with the rounding of gguf-py's `quants.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+
+def _f32(x: Floats) -> Bytes:
+    return x.astype("<f4").view(np.uint8)
+
+
+def _f16(x: Floats) -> Bytes:
+    with np.errstate(over="ignore"):
+        return x.astype("<f2").view(np.uint8)
+
+
+def _bf16(x: Floats) -> Bytes:
+    """Round to nearest even; a NaN is made quiet so that rounding cannot turn it into infinity."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    quiet = (bits & np.uint32(0xFFFF0000)) | np.uint32(0x00400000)
+    bits = np.where(nan, quiet, bits)
+    rounded = bits.astype(np.uint64) + np.uint64(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return (rounded >> np.uint64(16)).astype("<u2").view(np.uint8)
+
+
+def _inverse(d: Floats) -> Floats:
+    """1/d, and 0 for a zero scale."""
+    out = np.zeros_like(d)
+    np.divide(np.float32(1), d, out=out, where=d != 0)
+    return out
+
+
+def _half(d: Floats, name: str) -> Bytes:
+    with np.errstate(over="ignore"):
+        half = d.astype("<f2")
+    if not np.isfinite(half).all():
+        raise ValueError(f"{name}: a block holds NaN, infinity or a scale beyond f16")
+    return half.view(np.uint8)
+
+
+def _nibbles(codes: Floats) -> Bytes:
+    """Two codes a byte: the first half of the block low, the second half high."""
+    q = np.clip(codes, 0, 15).astype(np.uint8)
+    return q[:, :16] | (q[:, 16:] << np.uint8(4))
+
+
+def _q4_0(x: Floats) -> Bytes:
+    """d = (value of largest magnitude) / -8; code = trunc(x/d + 8.5) in 0..15."""
+    largest = np.take_along_axis(x, np.abs(x).argmax(axis=1, keepdims=True), axis=1)
+    d = largest / np.float32(-8)
+    half = _half(d, "q4_0")
+    with np.errstate(over="ignore", invalid="ignore"):
+        codes = np.trunc(x * _inverse(d) + np.float32(8.5))
+    return np.concatenate([half, _nibbles(codes)], axis=1)
+
+
+def _q4_1(x: Floats) -> Bytes:
+    """d = (max - min) / 15, m = min; code = trunc((x - m)/d + 0.5) in 0..15."""
+    low = x.min(axis=1, keepdims=True)
+    with np.errstate(over="ignore", invalid="ignore"):
+        d = (x.max(axis=1, keepdims=True) - low) / np.float32(15)
+        halves = _half(d, "q4_1"), _half(low, "q4_1")
+        codes = np.trunc((x - low) * _inverse(d) + np.float32(0.5))
+    return np.concatenate([*halves, _nibbles(codes)], axis=1)
+
+
+def _q8_0(x: Floats) -> Bytes:
+    """d = max|x| / 127; code = x/d rounded to nearest, halves away from zero."""
+    d = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
+    half = _half(d, "q8_0")
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = x * _inverse(d)
+        size = np.abs(scaled)
+        floor = np.floor(size)
+        codes = np.sign(scaled) * (floor + np.floor(2 * (size - floor)))
+    return np.concatenate([half, np.clip(codes, -128, 127).astype(np.int8).view(np.uint8)], axis=1)
+
+
+ENCODERS: dict[str, Callable[[Floats], Bytes]] = {
+    "f32": _f32,
+    "f16": _f16,
+    "bf16": _bf16,
+    "q4_0": _q4_0,
+    "q4_1": _q4_1,
+    "q8_0": _q8_0,
+}

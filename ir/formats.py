@@ -1,0 +1,234 @@
+"""Number formats of stored weights: one frozen record each, from which decoding and packing follow.
+
+A block of `block` consecutive elements of a row takes `nbytes` bytes made of named fields. A
+quantised element is `(code - zero_point) * scale (+ minimum)`, computed in f32 in that order; a
+plain one is a field itself. Layouts are those of GGUF (ggml-quants, gguf-py `quants.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from speccc.errors import UnsupportedError
+from speccc.ir.format_encode import ENCODERS
+from speccc.ir.format_expr import Bin, Blocks, Const, Expr, Field, Lane, Read, ToF32, evaluate
+from speccc.ir.types import BF16, F16, F32, U8
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+# Blocks decoded at a time: keeps temporaries in the tens of megabytes.
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How numbers are stored in a tensor's rows.
+
+    `value` is the scalar expression of one element. Quantised formats also name their parts:
+    `code` (unsigned, at most 8 bits), `zero_point`, `scale` and `minimum`, the latter two constant
+    over each `group` of elements. `gguf_type` is the type's number in GGUF files.
+    """
+
+    name: str
+    block: int
+    nbytes: int
+    fields: tuple[Field, ...]
+    value: Expr
+    gguf_type: int | None = None
+    code: Expr | None = None
+    code_bits: int = 0
+    zero_point: int = 0
+    scale: Expr | None = None
+    minimum: Expr | None = None
+    group: int = 1
+
+    @property
+    def quantized(self) -> bool:
+        """Whether elements are codes with a scale."""
+        return self.code is not None
+
+    @property
+    def has_min(self) -> bool:
+        """Whether a minimum is added to each element."""
+        return self.minimum is not None
+
+    def row_bytes(self, k: int) -> int:
+        """Bytes of a row of k elements; ValueError when k is not a multiple of the block."""
+        if k % self.block:
+            raise ValueError(f"{self.name}: rows of {k} are not a multiple of {self.block}")
+        return k // self.block * self.nbytes
+
+    def size(self, shape: tuple[int, ...]) -> int:
+        """Bytes of a tensor; blocks run along the last axis."""
+        return prod(shape[:-1]) * self.row_bytes(shape[-1])
+
+    def decode(self, raw: Bytes, shape: tuple[int, ...]) -> Floats:
+        """Exact f32 values in `shape` from raw bytes; ValueError when the sizes disagree."""
+        blocks = self._blocks(raw, shape)
+        out = np.empty((len(blocks), self.block), dtype=np.float32)
+        with np.errstate(invalid="ignore", over="ignore"):
+            for at in range(0, len(blocks), _CHUNK):
+                part = slice(at, at + _CHUNK)
+                out[part] = evaluate(self.value, self._view(blocks[part]))
+        return out.reshape(shape)
+
+    def encode(self, x: npt.ArrayLike) -> Bytes:
+        """Raw bytes u8 [..., row bytes] of an f32 array, rounded as gguf-py does.
+
+        ValueError when rows are not whole blocks, or a quantised format meets a value it cannot
+        hold (NaN, infinity, a scale beyond f16).
+        """
+        values = np.ascontiguousarray(x, dtype=np.float32)
+        width = self.row_bytes(values.shape[-1])
+        packed = ENCODERS[self.name](values.reshape(-1, self.block))
+        return packed.reshape(*values.shape[:-1], width)
+
+    def codes(self, raw: Bytes, shape: tuple[int, ...]) -> tuple[Bytes, Floats, Floats | None]:
+        """Codes u8 [n, k], scale f32 [n, k/group] and minimum f32 [n, k/group] (or None).
+
+        The element is `(code - zero_point) * scale (+ minimum)`. ValueError for plain formats.
+        """
+        if self.code is None or self.scale is None:
+            raise ValueError(f"{self.name} has no codes")
+        blocks = self._blocks(raw, shape)
+        n, k = prod(shape[:-1]), shape[-1]
+        codes = np.empty((len(blocks), self.block), dtype=np.uint8)
+        for at in range(0, len(blocks), _CHUNK):
+            part = slice(at, at + _CHUNK)
+            codes[part] = evaluate(self.code, self._view(blocks[part]))
+        scale = self._per_group(self.scale, blocks).reshape(n, k // self.group)
+        if self.minimum is None:
+            return codes.reshape(n, k), scale, None
+        minimum = self._per_group(self.minimum, blocks).reshape(n, k // self.group)
+        return codes.reshape(n, k), scale, minimum
+
+    def finite(self, raw: Bytes, shape: tuple[int, ...]) -> bool:
+        """Whether every scale, minimum or plain value is finite (one quick scan)."""
+        blocks = self._view(self._blocks(raw, shape))
+        return all(
+            bool(np.isfinite(blocks.field(f.name)).all())
+            for f in self.fields
+            if f.dtype in (F32, F16, BF16)
+        )
+
+    def _per_group(self, expr: Expr, blocks: Bytes) -> Floats:
+        full = evaluate(expr, self._view(blocks))
+        wide = np.broadcast_to(full, (len(blocks), max(full.shape[1], self.block // self.group)))
+        step = max(1, wide.shape[1] * self.group // self.block)
+        return np.ascontiguousarray(wide[:, ::step], dtype=np.float32)
+
+    def _blocks(self, raw: Bytes, shape: tuple[int, ...]) -> Bytes:
+        flat = np.ascontiguousarray(raw).reshape(-1)
+        if flat.dtype != np.uint8 or flat.size != self.size(shape):
+            raise ValueError(
+                f"{self.name}{list(shape)} takes {self.size(shape)} bytes, not {flat.nbytes}"
+            )
+        return flat.reshape(-1, self.nbytes)
+
+    def _view(self, blocks: Bytes) -> Blocks:
+        return Blocks(blocks, self.fields, self.block)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def plain(name: str, field: Field, gguf_type: int) -> Format:
+    """A format whose element is one float field."""
+    return Format(name, 1, field.nbytes, (field,), Read(field.name), gguf_type)
+
+
+def affine(
+    name: str,
+    fields: tuple[Field, ...],
+    *,
+    code: Expr,
+    bits: int,
+    zero_point: int = 0,
+    scale: Expr,
+    minimum: Expr | None = None,
+    block: int = 32,
+    group: int = 32,
+    gguf_type: int | None = None,
+) -> Format:
+    """A quantised format: the value expression is derived from its parts."""
+    value: Expr = ToF32(code)
+    if zero_point:
+        value = Bin("sub", value, ToF32(Const(zero_point)))
+    value = Bin("mul", value, scale)
+    if minimum is not None:
+        value = Bin("add", value, minimum)
+    return Format(
+        name,
+        block,
+        sum(f.nbytes for f in fields),
+        fields,
+        value,
+        gguf_type,
+        code,
+        bits,
+        zero_point,
+        scale,
+        minimum,
+        group,
+    )
+
+
+# Elements 0..15 of a block sit in the low nibbles of its 16 bytes, 16..31 in the high ones.
+_NIBBLE = Bin(
+    "and",
+    Bin(
+        "shr",
+        Read("qs", Bin("mod", Lane(), Const(16))),
+        Bin("mul", Bin("div", Lane(), Const(16)), Const(4)),
+    ),
+    Const(15),
+)
+
+F32_ = plain("f32", Field("x", 0, F32), 0)
+F16_ = plain("f16", Field("x", 0, F16), 1)
+BF16_ = plain("bf16", Field("x", 0, BF16), 30)
+Q4_0 = affine(
+    "q4_0",
+    (Field("d", 0, F16), Field("qs", 2, U8, 16)),
+    code=_NIBBLE,
+    bits=4,
+    zero_point=8,
+    scale=Read("d"),
+    gguf_type=2,
+)
+Q4_1 = affine(
+    "q4_1",
+    (Field("d", 0, F16), Field("m", 2, F16), Field("qs", 4, U8, 16)),
+    code=_NIBBLE,
+    bits=4,
+    scale=Read("d"),
+    minimum=Read("m"),
+    gguf_type=3,
+)
+# The signed byte with its sign bit flipped is the unsigned code.
+Q8_0 = affine(
+    "q8_0",
+    (Field("d", 0, F16), Field("qs", 2, U8, 32)),
+    code=Bin("xor", Read("qs", Lane()), Const(128)),
+    bits=8,
+    zero_point=128,
+    scale=Read("d"),
+    gguf_type=8,
+)
+
+FORMATS: dict[str, Format] = {f.name: f for f in (F32_, F16_, BF16_, Q4_0, Q4_1, Q8_0)}
+_BY_GGUF = {f.gguf_type: f for f in FORMATS.values()}
+
+
+def by_gguf_type(number: int) -> Format:
+    """The format of a GGUF tensor type; UnsupportedError when speccc has no row for it."""
+    found = _BY_GGUF.get(number)
+    if found is None:
+        names = ", ".join(FORMATS)
+        raise UnsupportedError(f"tensor type {number} is not supported; convert to one of {names}")
+    return found

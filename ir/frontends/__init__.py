@@ -1,0 +1,1 @@
+"""Model files in, `ModelSource` out: GGUF and Hugging Face safetensors directories."""

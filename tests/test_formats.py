@@ -1,0 +1,163 @@
+"""Number formats: bit-exact against gguf-py on random bytes and random data."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+from gguf import quants
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from speccc.errors import UnsupportedError
+from speccc.ir import formats
+from speccc.ir.format_expr import Bin, Const, Field, Lane, Read, Table
+from speccc.ir.formats import FORMATS, Format, affine, by_gguf_type
+from speccc.ir.types import F16, U8
+
+TYPES = {name: gguf.GGMLQuantizationType[name.upper()] for name in FORMATS}
+QUANTIZED = [f for f in FORMATS.values() if f.quantized]
+shapes = st.tuples(st.integers(1, 5), st.integers(1, 4))
+seeds = st.integers(0, 2**32 - 1)
+
+
+def random_bytes(fmt: Format, shape: tuple[int, int], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, fmt.size(shape), dtype=np.uint8)
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x).view(np.uint8)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(shape=shapes, seed=seeds)
+@settings(max_examples=60, deadline=None)
+def test_decode_equals_gguf_on_random_bytes(name: str, shape: tuple[int, int], seed: int) -> None:
+    fmt = FORMATS[name]
+    shape = (shape[0], shape[1] * fmt.block)
+    raw = random_bytes(fmt, shape, seed)
+    with np.errstate(all="ignore"):
+        want = quants.dequantize(raw.reshape(shape[0], -1), TYPES[name])
+    got = fmt.decode(raw, shape)
+    # NaN payloads may differ by the order of operands; every other bit is equal.
+    assert got.shape == shape
+    assert (np.isnan(got) == np.isnan(want)).all()
+    keep = ~np.isnan(want)
+    np.testing.assert_array_equal(bits(got[keep]), bits(want[keep]))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(shape=shapes, seed=seeds, exponent=st.integers(-12, 3), flat=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_encode_equals_gguf(
+    name: str, shape: tuple[int, int], seed: int, exponent: int, flat: bool
+) -> None:
+    fmt = FORMATS[name]
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((shape[0], shape[1] * 32)).astype(np.float32) * np.float32(
+        2.0**exponent
+    )
+    x[0, :32] = 0 if flat else x[0, :32]
+    want = quants.quantize(x, TYPES[name])
+    np.testing.assert_array_equal(fmt.encode(x).reshape(-1), bits(want).reshape(-1))
+
+
+@given(seed=seeds)
+@settings(max_examples=60, deadline=None)
+def test_bf16_encodes_every_bit_pattern_as_gguf(seed: int) -> None:
+    x = np.random.default_rng(seed).integers(0, 2**32, 64, dtype=np.uint64).astype(np.uint32)
+    x[:4] = (0x7F800001, 0xFFFFFFFF, 0x7F800000, 0x7F7FFFFF)
+    values = x.view(np.float32).reshape(2, 32)
+    np.testing.assert_array_equal(
+        formats.BF16_.encode(values), quants.quantize(values, TYPES["bf16"])
+    )
+
+
+@pytest.mark.parametrize("fmt", QUANTIZED, ids=str)
+@given(shape=shapes, seed=seeds)
+@settings(max_examples=40, deadline=None)
+def test_codes_rebuild_the_decoded_values(fmt: Format, shape: tuple[int, int], seed: int) -> None:
+    shape = (shape[0], shape[1] * fmt.block)
+    raw = fmt.encode(np.random.default_rng(seed).standard_normal(shape))
+    codes, scale, minimum = fmt.codes(raw, shape)
+    assert codes.dtype == np.uint8
+    assert codes.shape == shape
+    assert int(codes.max()) < 1 << fmt.code_bits
+    assert scale.shape == (shape[0], shape[1] // fmt.group)
+    assert (minimum is not None) == fmt.has_min
+    value = (codes.astype(np.float32) - np.float32(fmt.zero_point)) * scale.repeat(fmt.group, 1)
+    if minimum is not None:
+        value = value + minimum.repeat(fmt.group, 1)
+    np.testing.assert_array_equal(bits(value), bits(fmt.decode(raw, shape)))
+
+
+@pytest.mark.parametrize("fmt", QUANTIZED, ids=str)
+def test_encode_refuses_what_it_cannot_hold(fmt: Format) -> None:
+    for bad in (np.nan, np.inf, -np.inf, 3e38):
+        x = np.zeros((1, 32), np.float32)
+        x[0, 5] = bad
+        with pytest.raises(ValueError, match="beyond f16"):
+            fmt.encode(x)
+
+
+@pytest.mark.parametrize("fmt", FORMATS.values(), ids=str)
+def test_finite_sees_a_single_bad_scale(fmt: Format) -> None:
+    shape = (3, 64)
+    raw = fmt.encode(np.ones(shape, np.float32))
+    assert fmt.finite(raw, shape)
+    first = fmt.fields[0]
+    exponent = {"f32": [0, 0, 0x80, 0x7F], "f16": [0, 0x7C], "bf16": [0x80, 0x7F]}
+    raw.reshape(-1)[fmt.nbytes : fmt.nbytes + first.nbytes] = exponent[first.dtype.name]
+    assert not fmt.finite(raw, shape)
+
+
+def test_sizes_are_checked() -> None:
+    with pytest.raises(ValueError, match="multiple of 32"):
+        formats.Q4_0.size((2, 33))
+    with pytest.raises(ValueError, match="takes 36 bytes, not 35"):
+        formats.Q4_0.decode(np.zeros(35, np.uint8), (2, 32))
+    with pytest.raises(ValueError, match="no codes"):
+        formats.F32_.codes(np.zeros(4, np.uint8), (1, 1))
+
+
+def test_fields_tile_the_block() -> None:
+    for fmt in FORMATS.values():
+        at = 0
+        for field in fmt.fields:
+            assert field.byte == at
+            at += field.nbytes
+        assert at == fmt.nbytes
+
+
+def test_gguf_types() -> None:
+    for name, fmt in FORMATS.items():
+        assert by_gguf_type(int(TYPES[name])) is fmt
+        assert gguf.GGML_QUANT_SIZES[TYPES[name]] == (fmt.block, fmt.nbytes)
+    with pytest.raises(UnsupportedError, match="tensor type 12 is not supported"):
+        by_gguf_type(12)
+
+
+def test_a_new_format_is_one_row() -> None:
+    """IQ4_NL (a table of values, no linear code) as a row, against gguf-py."""
+    nibble = Bin(
+        "and",
+        Bin(
+            "shr",
+            Read("qs", Bin("mod", Lane(), Const(16))),
+            Bin("mul", Bin("div", Lane(), Const(16)), Const(4)),
+        ),
+        Const(15),
+    )
+    levels = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+    row = affine(
+        "iq4_nl",
+        (Field("d", 0, F16), Field("qs", 2, U8, 16)),
+        code=Table(tuple(v + 128 for v in levels), nibble),
+        bits=8,
+        zero_point=128,
+        scale=Read("d"),
+    )
+    raw = np.random.default_rng(1).integers(0, 256, row.size((4, 96)), dtype=np.uint8)
+    raw.reshape(-1, 18)[:, 1] &= 0x3F  # finite scales
+    want = quants.dequantize(raw.reshape(4, -1), gguf.GGMLQuantizationType.IQ4_NL)
+    np.testing.assert_array_equal(bits(row.decode(raw, (4, 96))), bits(want))
