@@ -7,6 +7,7 @@ plain one is a field itself. Layouts are those of GGUF (ggml-quants, gguf-py `qu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -16,13 +17,13 @@ import numpy.typing as npt
 from speccc.errors import UnsupportedError
 from speccc.ir.format_encode import ENCODERS
 from speccc.ir.format_expr import Bin, Blocks, Const, Expr, Field, Lane, Read, ToF32, evaluate
-from speccc.ir.types import BF16, F16, F32, U8
+from speccc.ir.types import BF16, F16, F32, U8, Kind
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
-# Blocks decoded at a time: keeps temporaries in the tens of megabytes.
-_CHUNK = 1 << 16
+# Elements decoded at a time: keeps temporaries in the tens of megabytes.
+_CHUNK = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,7 @@ class Format:
         blocks = self._blocks(raw, shape)
         out = np.empty((len(blocks), self.block), dtype=np.float32)
         with np.errstate(invalid="ignore", over="ignore"):
-            for at in range(0, len(blocks), _CHUNK):
-                part = slice(at, at + _CHUNK)
+            for part in self._parts(len(blocks)):
                 out[part] = evaluate(self.value, self._view(blocks[part]))
         return out.reshape(shape)
 
@@ -98,8 +98,7 @@ class Format:
         blocks = self._blocks(raw, shape)
         n, k = prod(shape[:-1]), shape[-1]
         codes = np.empty((len(blocks), self.block), dtype=np.uint8)
-        for at in range(0, len(blocks), _CHUNK):
-            part = slice(at, at + _CHUNK)
+        for part in self._parts(len(blocks)):
             codes[part] = evaluate(self.code, self._view(blocks[part]))
         scale = self._per_group(self.scale, blocks).reshape(n, k // self.group)
         if self.minimum is None:
@@ -109,12 +108,17 @@ class Format:
 
     def finite(self, raw: Bytes, shape: tuple[int, ...]) -> bool:
         """Whether every scale, minimum or plain value is finite (one quick scan)."""
-        blocks = self._view(self._blocks(raw, shape))
+        blocks = self._blocks(raw, shape)
+        floats = [f.name for f in self.fields if f.dtype.kind is Kind.FLOAT]
         return all(
-            bool(np.isfinite(blocks.field(f.name)).all())
-            for f in self.fields
-            if f.dtype in (F32, F16, BF16)
+            bool(np.isfinite(self._view(blocks[part]).field(name)).all())
+            for part in self._parts(len(blocks))
+            for name in floats
         )
+
+    def _parts(self, blocks: int) -> Iterator[slice]:
+        step = _CHUNK // self.block
+        return (slice(at, at + step) for at in range(0, blocks, step))
 
     def _per_group(self, expr: Expr, blocks: Bytes) -> Floats:
         full = evaluate(expr, self._view(blocks))
