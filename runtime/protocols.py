@@ -1,0 +1,52 @@
+"""What the loop asks of a session and of a tokenizer: nothing else of theirs is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+Logits = npt.NDArray[np.float32]
+
+
+class Session(Protocol):
+    """One context of a target model: a KV cache that grows by `forward` and is cut back at will."""
+
+    @property
+    def length(self) -> int:
+        """Tokens in the KV cache."""
+
+    @property
+    def context(self) -> int:
+        """The most tokens the KV cache can hold."""
+
+    def forward(self, tokens: Sequence[int], *, parents: Sequence[int] | None = None) -> Logits:
+        """Append m tokens; float32 logits [m, vocab], row i predicting what follows token i.
+
+        `parents[i]` is the index of token i's parent among these tokens, or -1 for the end of the
+        context; without it token i follows token i - 1. After a call with `parents`, `keep` or
+        `truncate` must come before the next `forward`.
+        """
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Of the rows of the last `forward(parents=...)` keep one path, root first."""
+
+    def truncate(self, length: int) -> None:
+        """Forget every token from position `length` on."""
+
+
+@runtime_checkable
+class PrefillSession(Protocol):
+    """A session that can append tokens without computing their logits."""
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Append tokens; the state afterwards is bit for bit the one `forward` leaves."""
+
+
+class TokenBytes(Protocol):
+    """The one thing the loop needs of a tokenizer."""
+
+    def token_bytes(self, token: int, /) -> bytes:
+        """The bytes a token adds to the text; empty for control tokens."""
