@@ -51,9 +51,11 @@ I8 = DType("i8", 8, Kind.INT)
 U8 = DType("u8", 8, Kind.UINT)
 I32 = DType("i32", 32, Kind.INT)
 U32 = DType("u32", 32, Kind.UINT)
+INDEX = DType("index", 64, Kind.INT)
+"""Sizes, offsets and loop variables of the tile IR."""
 BOOL = DType("bool", 1, Kind.BOOL)
 
-DTYPES: dict[str, DType] = {d.name: d for d in (F32, F16, BF16, I8, U8, I32, U32, BOOL)}
+DTYPES: dict[str, DType] = {d.name: d for d in (F32, F16, BF16, I8, U8, I32, U32, INDEX, BOOL)}
 _NUMPY: dict[str, npt.DTypeLike] = {
     "f32": np.float32,
     "f16": np.float16,
@@ -62,6 +64,7 @@ _NUMPY: dict[str, npt.DTypeLike] = {
     "u8": np.uint8,
     "i32": np.int32,
     "u32": np.uint32,
+    "index": np.int64,
     "bool": np.bool_,
 }
 

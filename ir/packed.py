@@ -1,0 +1,162 @@
+"""Packed weight matrices: panels of 16 rows in reading order, one layout for any number of tokens.
+
+A panel holds rows 16p..16p+15. For a block format it is a run of 32-wide blocks, each
+  codes   for c in 0..: 64 bytes, byte 4 * lane + t = code of (row lane, column 4c + t);
+          4-bit codes pair quad c (low nibble) with quad c + 4 (high nibble);
+  scales  16 f16, then 16 f16 minima if the format has them.
+For a float format the panel is [k][16] elements. Rows past the end are zero. This is the operand
+order of a 4-way int8 dot product with one lane a row (AVX512-VNNI vpdpbusd, and by halves AVX2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from speccc.ir import expr as ex
+from speccc.ir.formats import Format
+from speccc.ir.types import BF16, F16, F32, I32, DType
+
+if TYPE_CHECKING:
+    from speccc.ir.tile import Buf
+
+PANEL = 16
+BLOCK = 32
+U8Array = npt.NDArray[np.uint8]
+
+FLOATS: dict[str, DType] = {"f32": F32, "f16": F16, "bf16": BF16}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """A [rows, k] matrix of `format`, packed in panels; k must be a multiple of the block."""
+
+    format: Format
+    rows: int
+    k: int
+
+    @property
+    def panels(self) -> int:
+        """Number of 16-row panels."""
+        return -(-self.rows // PANEL)
+
+    @property
+    def blocks(self) -> int:
+        """32-wide blocks along k (block formats)."""
+        return self.k // BLOCK
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements are plain floats."""
+        return self.format.name in FLOATS
+
+    @property
+    def bits(self) -> int:
+        """Bits of one stored code."""
+        return self.format.code_bits
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of codes in one block of a panel."""
+        return PANEL * BLOCK * self.bits // 8
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of a panel."""
+        return self.code_bytes + 2 * PANEL * (2 if self.format.has_min else 1)
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of one panel."""
+        if self.is_float:
+            return self.k * PANEL * FLOATS[self.format.name].nbytes
+        return self.blocks * self.block_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole matrix."""
+        return self.panels * self.panel_bytes
+
+    def pack(self, raw: U8Array) -> U8Array:
+        """Row-major GGUF bytes of [rows, k] -> packed bytes [nbytes]."""
+        shape = (self.rows, self.k)
+        if self.is_float:
+            dtype = FLOATS[self.format.name]
+            full = np.zeros((self.panels * PANEL, self.k), dtype.numpy)
+            full[: self.rows] = raw.reshape(-1).view(dtype.numpy).reshape(shape)
+            panels = full.reshape(self.panels, PANEL, self.k).transpose(0, 2, 1)
+            return np.ascontiguousarray(panels).reshape(-1).view(np.uint8)
+        codes, scale, minimum = self.format.codes(raw, shape)
+        out = np.zeros((self.panels, self.blocks, self.block_bytes), np.uint8)
+        out[..., : self.code_bytes] = self._pack_codes(codes)
+        columns = [scale] if minimum is None else [scale, minimum]
+        for n, column in enumerate(columns):
+            at = self.code_bytes + 2 * PANEL * n
+            out[..., at : at + 2 * PANEL] = self._pack_column(column)
+        return out.reshape(-1)
+
+    def _pack_codes(self, codes: U8Array) -> U8Array:
+        full = np.full((self.panels * PANEL, self.k), self.format.zero_point, np.uint8)
+        full[: self.rows] = codes
+        quads = full.reshape(self.panels, PANEL, self.blocks, 8, 4).transpose(0, 2, 3, 1, 4)
+        flat = np.ascontiguousarray(quads).reshape(self.panels, self.blocks, 8, 4 * PANEL)
+        if self.bits == 4:
+            flat = flat[:, :, :4] | (flat[:, :, 4:] << 4)
+        return flat.reshape(self.panels, self.blocks, self.code_bytes)
+
+    def _pack_column(self, column: npt.NDArray[np.float32]) -> U8Array:
+        full = np.zeros((self.panels * PANEL, self.blocks), np.float16)
+        full[: self.rows] = column
+        lanes = full.reshape(self.panels, PANEL, self.blocks).transpose(0, 2, 1)
+        return np.ascontiguousarray(lanes).view(np.uint8)
+
+    def unpack_panel(
+        self, panel: U8Array
+    ) -> tuple[U8Array, npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
+        """Codes [16, blocks, 32], scales [16, blocks] and minima (or None) of one packed panel."""
+        blocks = panel.reshape(self.blocks, self.block_bytes)
+        flat = blocks[:, : self.code_bytes].reshape(self.blocks, -1, PANEL, 4)
+        if self.bits == 4:
+            flat = np.concatenate([flat & 15, flat >> 4], axis=1)
+        codes = flat.transpose(2, 0, 1, 3).reshape(PANEL, self.blocks, BLOCK)
+        halves = np.ascontiguousarray(blocks[:, self.code_bytes :]).view(np.float16)
+        columns = halves.astype(np.float32).reshape(self.blocks, -1, PANEL).transpose(1, 2, 0)
+        return codes, columns[0], columns[1] if self.format.has_min else None
+
+    def element(self, blob: Buf, offset: ex.Expr, row: ex.Expr, k: ex.Expr) -> ex.Expr:
+        """The f32 value of element (row, k) as an expression over the blob's bytes."""
+        panel, lane = ex.idiv(row, PANEL), ex.mod(row, PANEL)
+        base = ex.add(offset, ex.mul(panel, self.panel_bytes))
+        if self.is_float:
+            return self._float_element(blob, base, lane, k)
+        b, t = ex.idiv(k, BLOCK), ex.mod(k, BLOCK)
+        base = ex.add(base, ex.mul(b, self.block_bytes))
+        quads = BLOCK // 4 * self.bits // 8
+        quad = ex.idiv(t, 4)
+        at = ex.add(ex.mul(ex.mod(quad, quads), 4 * PANEL), ex.add(ex.mul(lane, 4), ex.mod(t, 4)))
+        code = ex.cast(ex.Load(blob, (ex.add(base, at),)), I32)
+        if self.bits == 4:
+            half = ex.cast(ex.mul(ex.idiv(quad, quads), 4), I32)
+            code = ex.bit_and(ex.shr(code, half), 15)
+        value = ex.cast(ex.sub(code, self.format.zero_point), F32)
+        scale = self._half(blob, base, lane, 0)
+        if not self.format.has_min:
+            return ex.mul(value, scale)
+        return ex.fma(value, scale, self._half(blob, base, lane, 1))
+
+    def _half(self, blob: Buf, base: ex.Expr, lane: ex.Expr, which: int) -> ex.Expr:
+        at = ex.add(ex.add(base, self.code_bytes + 2 * PANEL * which), ex.mul(lane, 2))
+        return load_le(blob, at, F16)
+
+    def _float_element(self, blob: Buf, base: ex.Expr, lane: ex.Expr, k: ex.Expr) -> ex.Expr:
+        dtype = FLOATS[self.format.name]
+        at = ex.add(base, ex.mul(ex.add(ex.mul(k, PANEL), lane), dtype.nbytes))
+        return load_le(blob, at, dtype)
+
+
+def load_le(blob: Buf, at: ex.Expr, dtype: DType) -> ex.Expr:
+    """The little-endian `dtype` at byte `at` of a u8 buffer, as f32."""
+    return ex.cast(ex.LoadBytes(blob, at, dtype), F32)
