@@ -88,8 +88,15 @@ FLAT_GUESS = VerifyCost((1, 2), (1.0, 1.03))
 
 
 @dataclass(slots=True)
-class _Acceptance:
-    """Decayed counts by depth: how often depth d was tested and held, given d - 1 held."""
+class _Bucket:
+    """Decayed counts by depth: how often depth d was tested and held, given d - 1 held.
+
+    And the probing of drafts of this trust: rounds held back, and how many to wait for.
+    """
+
+    wait: int
+    held_back: int = 0
+    probe: int = 0  # depth of the probe under way
 
     tested: list[float] = field(default_factory=list)
     held: list[float] = field(default_factory=list)
@@ -99,9 +106,10 @@ class _Acceptance:
 class AdaptiveController:
     """Maximises the expected rate from T(m) and the acceptance seen so far, by bucket and depth.
 
-    `draft_ms` is the drafter's time per token, 0 for a lookup. When the choice stays short of the
-    draft, every `probe_every` rounds one round goes up to twice as deep (at least 1); a probe that
-    holds is repeated at once, one that fails doubles the wait, up to `probe_longest` rounds.
+    `draft_ms` is the drafter's time per token: 0 for a lookup, whose draft is seen before the choice;
+    otherwise `limit` chooses, as the time is spent once the draft is there. When the choice stays
+    short, every `probe_every` rounds of a bucket one goes up to twice as deep (at least 1); a probe
+    that holds is repeated at once, one that fails doubles the wait, up to `probe_longest` rounds.
     """
 
     cost: VerifyCost = FLAT_GUESS
@@ -112,36 +120,35 @@ class AdaptiveController:
     prior_weight: float = 1.0
     probe_every: int = 16
     probe_longest: int = 256
-    _seen: dict[int, _Acceptance] = field(default_factory=dict, init=False)
+    _seen: dict[int, _Bucket] = field(default_factory=dict, init=False)
     _times: list[float] = field(default_factory=list, init=False)
-    _wait: int = field(default=0, init=False)
-    _held_back: int = field(default=0, init=False)
-    _probe: int = field(default=0, init=False)
     _last_bucket: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if self.max_draft < 0:
             raise InputError(f"must be 0 or more, not {self.max_draft}", where="draft length")
         self._times = [self.cost.at(width) for width in range(1, self.max_draft + 2)]
-        self._wait = self.probe_every
 
     def limit(self) -> int:
         """All of `max_draft` for a free drafter; else what pays for its drafting time too."""
         if self.draft_ms == 0.0:
             return self.max_draft
         depths = range(1, self.max_draft + 1)
-        return self._explore(self._best(self._last_bucket, depths, self.draft_ms), self.max_draft)
+        best = self._best(self._last_bucket, depths, self.draft_ms)
+        return self._explore(self._last_bucket, best, self.max_draft)
 
     def choose(self, draft: Draft) -> int:
         most = min(len(draft.tokens), self.max_draft)
+        if self.draft_ms:
+            return most
         best = self._best(draft.bucket, draft.depths()[:most], 0.0)
-        return best if self.draft_ms else self._explore(best, most)
+        return self._explore(draft.bucket, best, most)
 
     def observe(self, draft: Draft, accepted: int) -> None:
         if not draft.tokens:
             return
         self._last_bucket = draft.bucket
-        seen = self._seen.setdefault(draft.bucket, _Acceptance())
+        seen = self._bucket(draft.bucket)
         deepest = max(draft.depths())
         for depth in range(min(accepted + 1, deepest)):
             if depth == len(seen.tested):
@@ -149,12 +156,11 @@ class AdaptiveController:
                 seen.held.append(0.0)
             seen.tested[depth] = seen.tested[depth] * self.decay + 1.0
             seen.held[depth] = seen.held[depth] * self.decay + float(depth < accepted)
-        if self._probe:
-            held = accepted >= min(self._probe, deepest)
-            self._wait = (
-                1 if held else min(max(2 * self._wait, self.probe_every), self.probe_longest)
-            )
-            self._probe = 0
+        if seen.probe:
+            held = accepted >= min(seen.probe, deepest)
+            longer = min(max(2 * seen.wait, self.probe_every), self.probe_longest)
+            seen.wait = 1 if held else longer
+            seen.probe = 0
 
     def acceptance(self, depth: int, bucket: int = 0) -> float:
         """The estimate of P(depth holds | depth - 1 held), depth from 1.
@@ -164,7 +170,7 @@ class AdaptiveController:
         return self._rates(bucket, depth)[-1]
 
     def _rates(self, bucket: int, deepest: int) -> list[float]:
-        seen = self._seen.get(bucket, _Acceptance())
+        seen = self._bucket(bucket)
         rates: list[float] = []
         rate = self.prior
         for depth in range(deepest):
@@ -188,12 +194,18 @@ class AdaptiveController:
                 best, best_rate = count, rate
         return best
 
-    def _explore(self, best: int, most: int) -> int:
+    def _explore(self, bucket: int, best: int, most: int) -> int:
         if best >= most:
             return best
-        self._held_back += 1
-        if self._held_back < self._wait:
+        seen = self._bucket(bucket)
+        seen.held_back += 1
+        if seen.held_back < seen.wait:
             return best
-        self._held_back = 0
-        self._probe = min(most, max(1, 2 * best))
-        return self._probe
+        seen.held_back = 0
+        seen.probe = min(most, max(1, 2 * best))
+        return seen.probe
+
+    def _bucket(self, bucket: int) -> _Bucket:
+        if bucket not in self._seen:
+            self._seen[bucket] = _Bucket(wait=self.probe_every)
+        return self._seen[bucket]
