@@ -131,4 +131,5 @@ def evaluate(expr: Expr, blocks: Blocks) -> _Array:
         return np.asarray(expr.values, dtype=np.uint8)[evaluate(expr.index, blocks)]
     if isinstance(expr, Bin):
         return BINARY[expr.op](evaluate(expr.a, blocks), evaluate(expr.b, blocks))
-    return blocks.field(expr.field)[:, evaluate(expr.index, blocks)[0]]
+    picked: _Array = blocks.field(expr.field)[:, evaluate(expr.index, blocks)[0]]
+    return picked

@@ -15,7 +15,7 @@ _KEYS = {"version", "json", "vocab_size", "bos", "eos_ids", "add_bos", "add_eos"
 class TokenizerSpec:
     """A tokenizer as the text of a Hugging Face tokenizer.json and the ids the decoder needs.
 
-    `eos_ids` end a generation; `add_bos`/`add_eos` say whether encoding a text adds them.
+    `eos_ids` end a generation, the first being the one `add_eos` means; `add_bos`/`add_eos` say whether encoding a text adds them.
     `vocab_size` is the number of rows of the model's head, which may exceed the tokens.
     """
 
@@ -45,6 +45,8 @@ class TokenizerSpec:
             raise InputError("has fields of wrong type; recompile", where=where)
         if not isinstance(eos, list) or type(size) is not int or size < 1:
             raise InputError("has fields of wrong type; recompile", where=where)
+        if raw["add_eos"] and not eos:
+            raise InputError("adds an end token it does not name; recompile", where=where)
         for token in [*eos, *([] if bos is None else [bos])]:
             if type(token) is not int or not 0 <= token < size:
                 raise InputError(f"token id {token!r} is not below {size}", where=where)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Union
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from speccc.ir.formats import FORMATS, Format, by_gguf_type
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.generic]
-Value = Union[int, float, bool, str, list[str], Numbers]
+Value = int | float | bool | str | list[str] | Numbers
 
 MAX_METADATA = 256 << 20
 MAX_ENTRIES = 1 << 16
@@ -71,7 +70,7 @@ class _Cursor:
     """A reading position that never passes the end of the file or the metadata budget."""
 
     def __init__(self, data: Bytes, where: str) -> None:
-        self.bytes = memoryview(data)
+        self.bytes = data.data
         self.size = len(data)
         self.end = min(len(data), MAX_METADATA)
         self.at = 0

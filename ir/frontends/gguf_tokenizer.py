@@ -17,7 +17,7 @@ Json = dict[str, object]
 
 # Texts of control tokens that end a turn or a document, as in llama.cpp's llama-vocab.cpp.
 END_TEXTS = frozenset(
-    [
+    {
         "<|eot_id|>",
         "<|im_end|>",
         "<|end|>",
@@ -29,7 +29,7 @@ END_TEXTS = frozenset(
         "<|end_of_text|>",
         "<end_of_utterance>",
         "</s>",
-    ]
+    }
 )
 _SPACE = "\u2581"
 # SentencePiece makes pieces of 16 characters; longer tokens are added ones and never merged.
@@ -103,9 +103,9 @@ def _spec(
     if meta.text("tokenizer.ggml.model") == "llama":
         ids["bos"] = 1 if ids["bos"] is None and n > 1 else ids["bos"]
         ids["eos"] = 2 if ids["eos"] is None and n > 2 else ids["eos"]
-    ends = {i for i in (ids["eos"], ids["eot"], ids["eom"]) if i is not None}
+    ends = [i for i in (ids["eos"], ids["eot"], ids["eom"]) if i is not None]
     control = int(TokenType.CONTROL)
-    ends |= {i for i, t in enumerate(tokens) if t in END_TEXTS and types[i] == control}
+    ends += [i for i, t in enumerate(tokens) if t in END_TEXTS and types[i] == control]
     add_bos = meta.flag("tokenizer.ggml.add_bos_token", bos_default)
     if add_bos and ids["bos"] is None:
         raise InputError(
@@ -116,7 +116,7 @@ def _spec(
         json=json.dumps(document, ensure_ascii=False),
         vocab_size=n,
         bos=ids["bos"],
-        eos_ids=tuple(sorted(ends)),
+        eos_ids=tuple(dict.fromkeys(ends)),
         add_bos=add_bos,
         add_eos=meta.flag("tokenizer.ggml.add_eos_token", False) and ids["eos"] is not None,
     )
