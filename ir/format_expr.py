@@ -128,7 +128,8 @@ def evaluate(expr: Expr, blocks: Blocks) -> _Array:
     if isinstance(expr, ToF32):
         return evaluate(expr.a, blocks).astype(np.float32)
     if isinstance(expr, Table):
-        return np.asarray(expr.values, dtype=np.uint8)[evaluate(expr.index, blocks)]
+        index = evaluate(expr.index, blocks).astype(np.intp)
+        return np.take(np.asarray(expr.values, dtype=np.uint8), index)
     if isinstance(expr, Bin):
         return BINARY[expr.op](evaluate(expr.a, blocks), evaluate(expr.b, blocks))
     picked: _Array = blocks.field(expr.field)[:, evaluate(expr.index, blocks)[0]]

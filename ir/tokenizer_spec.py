@@ -15,8 +15,9 @@ _KEYS = {"version", "json", "vocab_size", "bos", "eos_ids", "add_bos", "add_eos"
 class TokenizerSpec:
     """A tokenizer as the text of a Hugging Face tokenizer.json and the ids the decoder needs.
 
-    `eos_ids` end a generation, the first being the one `add_eos` means; `add_bos`/`add_eos` say whether encoding a text adds them.
-    `vocab_size` is the number of rows of the model's head, which may exceed the tokens.
+    `eos_ids` end a generation, the first being the one `add_eos` means; `add_bos`/`add_eos` say
+    whether encoding a text adds them. `vocab_size` is the number of rows of the model's head,
+    which may exceed the tokens.
     """
 
     json: str
