@@ -20,6 +20,7 @@ The form the passes end in, which `speccc.passes` lowers to tile programs, has t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -82,8 +83,14 @@ def apply(op: Op, *inputs: Value, origin: str = "") -> Value:
 
 
 def origin_of(n: Node) -> str:
-    """The names a node was made for, sorted and comma-separated; empty when none were given."""
-    return ", ".join(sorted(_origins.get(n, ())))
+    """The names a node was made for, sorted and comma-separated; empty when none were given.
+
+    Names that differ in numbers only (a node of a body that layers share) are one with stars.
+    """
+    alike: dict[str, set[str]] = {}
+    for name in _origins.get(n, ()):
+        alike.setdefault(re.sub(r"\d+", "*", name), set()).add(name)
+    return ", ".join(sorted(star if len(us) > 1 else min(us) for star, us in alike.items()))
 
 
 def add_origins(to: Node, *sources: Node) -> None:
