@@ -106,10 +106,12 @@ class _Bucket:
 class AdaptiveController:
     """Maximises the expected rate from T(m) and the acceptance seen so far, by bucket and depth.
 
-    `draft_ms` is the drafter's time per token: 0 for a lookup, whose draft is seen before the choice;
-    otherwise `limit` chooses, as the time is spent once the draft is there. When the choice stays
-    short, every `probe_every` rounds of a bucket one goes up to twice as deep (at least 1); a probe
-    that holds is repeated at once, one that fails doubles the wait, up to `probe_longest` rounds.
+    `draft_ms` is the drafter's time per token: 0 for a lookup, whose draft is seen before the
+    choice; otherwise `limit` chooses, as the time is spent once the draft is there.
+
+    When the choice stays short, every `probe_every` rounds of a bucket one goes up to twice as deep
+    (at least 1); a probe that holds is repeated at once, one that fails doubles the wait, up to
+    `probe_longest` rounds.
     """
 
     cost: VerifyCost = FLAT_GUESS

@@ -36,10 +36,12 @@ def hashed_table(vocab: int, order: int, salt: int = 0, scale: float = 2.0) -> T
 def literal_table(rows: dict[tuple[int, ...], Sequence[float]], default: Sequence[float]) -> Table:
     """Logits by the longest listed end of the history."""
 
+    longest = max(map(len, rows), default=0)
+
     def table(history: tuple[int, ...]) -> Logits:
-        for start in range(len(history)):
-            if history[start:] in rows:
-                return np.asarray(rows[history[start:]], dtype=np.float32)
+        for size in range(min(longest, len(history)), 0, -1):
+            if history[-size:] in rows:
+                return np.asarray(rows[history[-size:]], dtype=np.float32)
         return np.asarray(default, dtype=np.float32)
 
     return table

@@ -55,7 +55,7 @@ def test_noise_is_pinned() -> None:
 
 def test_seed_is_taken_modulo_2_64_and_all_three_numbers_matter() -> None:
     def bits(seed: int, position: int) -> list[int]:
-        return token_bits(seed, position, vocab_counters(50)).tolist()
+        return [int(b) for b in token_bits(seed, position, vocab_counters(50))]
 
     assert bits(-1, 3) == bits(2**64 - 1, 3)
     assert len({*bits(0, 0), *bits(1, 0), *bits(0, 1), *bits(GOLDEN, 0)}) == 200
