@@ -89,7 +89,8 @@ class Interpreter:
         if rule is None:
             raise VerifyError(f"the interpreter has no rule for {n.op.mnemonic}")
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
-            return rule(n.op, frame, *ins)
+            outs = rule(n.op, frame, *ins)
+        return tuple(in_order(x) if isinstance(x, np.ndarray) else x for x in outs)
 
     def floats(self, x: Tensor) -> Floats:
         """f32 values of any float tensor; decodings of stored tensors are kept."""
@@ -139,6 +140,16 @@ def bind(name: str, t: TensorType, given: Array, sizes: dict[Sym, int]) -> None:
             ok = ok and dim == size
     if not ok:
         raise InputError(f"takes {t}, got {given.dtype}{list(given.shape)}", where=f"input {name}")
+
+
+def in_order(x: Array) -> Array:
+    """The array in C order: NumPy's order of summation, and so the bits, depend on the layout."""
+    return x if x.flags.c_contiguous else x.copy(order="C")
+
+
+def batched_matmul(a: Floats, b: Floats) -> Floats:
+    """f32[b, m, k] times f32[b, k, n], the same bits for any memory layout of the operands."""
+    return np.asarray(np.matmul(in_order(a), in_order(b)), np.float32)
 
 
 def decode_plain(x: Array) -> Floats:
@@ -282,9 +293,8 @@ def attention(q: Floats, k: Floats, v: Floats, mask: Floats, scale: float) -> Fl
     times = q.shape[1] // k.shape[1]
     keys = np.repeat(k.transpose(1, 2, 0), times, axis=0)
     values = np.repeat(v.transpose(1, 0, 2), times, axis=0)
-    scores = np.matmul(q.transpose(1, 0, 2), keys) * np.float32(scale)
-    out = np.matmul(softmax(scores + mask), values)
-    return np.asarray(out.transpose(1, 0, 2), np.float32)
+    scores = batched_matmul(q.transpose(1, 0, 2), keys) * np.float32(scale)
+    return batched_matmul(softmax(scores + mask), values).transpose(1, 0, 2)
 
 
 def _attention(
@@ -313,7 +323,7 @@ _RULES: dict[type[ops.Op], Rule] = {
     ops.Constant: _constant,
     ops.Embed: _embed,
     ops.Matmul: _matmul,
-    ops.BatchedMatmul: lambda op, f, a, b: (np.matmul(a, b),),
+    ops.BatchedMatmul: lambda op, f, a, b: (batched_matmul(a, b),),
     ops.Map: _map,
     ops.Reduce: _reduce,
     ops.Softmax: lambda op, f, x: (softmax(x),),
