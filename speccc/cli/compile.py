@@ -1,0 +1,114 @@
+"""`speccc compile`: a model file to one artifact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from speccc.cli import output
+from speccc.cli.spelling import Command
+from speccc.errors import InputError
+
+ISAS = ("auto", "avx512vnni", "avx2", "dotprod", "portable")
+
+EPILOG = """\b
+Examples:
+  speccc compile model.gguf -o model.speccc
+  speccc compile model.gguf -c 4096 --kv i8 --isa avx2 -v
+  speccc compile ./hf-folder -o model.speccc --dump stages/
+"""
+
+
+@click.command("compile", cls=Command, epilog=EPILOG)
+@click.argument("model", required=False)
+@click.option("-m", "--model", "model_flag", metavar="MODEL", help="The same as the argument.")
+@click.option("-o", "artifact", metavar="FILE", help="Artifact to write [default: MODEL.speccc].")
+@click.option("--target", default="cpu", show_default=True, help="What to compile for.")
+@click.option("--isa", type=click.Choice(ISAS), default="auto", show_default=True,
+              help="Instruction set; auto is the best this CPU has.")  # fmt: skip
+@click.option("-c", "--ctx-size", "context", type=click.IntRange(1), metavar="N",
+              help="Most tokens of context [default: the model's].")  # fmt: skip
+@click.option("--kv", type=click.Choice(["f16", "i8"]), default="f16", show_default=True,
+              help="Number format of the KV cache.")  # fmt: skip
+@click.option("--dump", metavar="DIR", help="Write the IR after each pass and every kernel there.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the time each pass took.")
+@output.json_option
+def command(
+    model: str | None,
+    model_flag: str | None,
+    artifact: str | None,
+    target: str,
+    isa: str,
+    context: int | None,
+    kv: str,
+    dump: str | None,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Compile MODEL (a GGUF file or a Hugging Face folder) into one artifact file."""
+    source = Path(output.exists(one_model(model, model_flag)))
+    to = Path(artifact) if artifact else Path(f"{source.resolve().stem}.speccc")
+    _check(source, to)
+    from speccc.api import compile as compile_model
+
+    with output.progress() as report:
+        done = compile_model(
+            source,
+            target=target,
+            context=context,
+            output=to,
+            progress=report,
+            dump=None if dump is None else Path(dump),
+            isa=isa,
+            kv=kv,
+        )
+    manifest = dict(done.manifest)
+    if as_json:
+        output.print_json({"artifact": str(to), "bytes": to.stat().st_size, "manifest": manifest})
+        return
+    if verbose:
+        print_passes(manifest)
+    print_plan(manifest)
+    click.echo(f"{to}: {output.size(to.stat().st_size)}")
+
+
+def one_model(argument: str | None, flag: str | None) -> str:
+    """The model given as argument or with -m, once."""
+    if argument and flag and argument != flag:
+        raise click.UsageError(f"two models given, {argument} and {flag}; give one")
+    model = argument or flag
+    if not model:
+        raise click.UsageError("no model given; name a GGUF file, a model folder or an artifact")
+    return model
+
+
+def _check(source: Path, to: Path) -> None:
+    if to.is_dir():
+        raise InputError("is a folder; name a file with -o", where=str(to))
+    if not to.absolute().parent.is_dir():
+        raise InputError("its folder does not exist; make it first", where=str(to))
+    if to.exists() and to.samefile(source):
+        raise InputError("is the model itself; choose another -o", where=str(to))
+
+
+def print_passes(manifest: dict[str, object]) -> None:
+    """The time each pass took, in the order they ran."""
+    times = manifest.get("pass_times")
+    if isinstance(times, dict):
+        output.table([(name, _ms(value)) for name, value in times.items()], ("pass", "ms"))
+
+
+def print_plan(manifest: dict[str, object]) -> None:
+    """The memory plan and what it means for the context."""
+    plan = manifest.get("memory_plan")
+    if isinstance(plan, dict):
+        output.table([(name, _amount(value)) for name, value in plan.items()], ("memory", ""))
+
+
+def _ms(seconds: object) -> str:
+    return f"{1000 * seconds:.1f}" if isinstance(seconds, int | float) else str(seconds)
+
+
+def _amount(value: object) -> str:
+    return output.size(value) if isinstance(value, int) and value >= 1024 else str(value)

@@ -1,0 +1,146 @@
+"""The command group and the one place where an exception becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from speccc import knobs
+from speccc.errors import SpecccError
+
+OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+
+COMMANDS = {
+    "compile": "Compile a model into one artifact file.",
+    "run": "Generate text from a model or an artifact.",
+    "bench": "Measure verify cost, speed and acceptance on this machine.",
+    "inspect": "Show what a model file or an artifact holds.",
+    "doctor": "Show what this machine can build and run.",
+}
+
+EXAMPLES = """\b
+Examples:
+  speccc compile model.gguf -o model.speccc
+  speccc run -m model.speccc -p "Why is the sky blue?"
+  speccc bench model.gguf --json
+"""
+
+
+class Group(click.Group):
+    """Loads a command's module when it is used, so that `--help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"speccc.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(COMMANDS)}"
+            raise click.UsageError(f"{args[0]}: no such command; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=Group,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="speccc", message="speccc %(version)s")
+def cli() -> None:
+    """Compile a language model for speculative decoding and run it.
+
+    Speculative text equals plain text, bit for bit.
+    """
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line; the exit code: 0 done, 2 bad input or usage, 1 a failure of ours."""
+    try:
+        # click maps a broken pipe and Ctrl-C itself only in standalone mode.
+        result = cli.main(list(args), prog_name="speccc", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else OK
+    except (KeyboardInterrupt, click.Abort):
+        return _report("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        _silence_stdout()
+        return BROKEN_PIPE
+    except click.ClickException as error:
+        return _report(_usage(error), BAD_INPUT)
+    except SpecccError as error:
+        return _report(str(error), error.exit_code)
+    except OSError as error:
+        return _report(_system(error), BAD_INPUT if _is_input(error) else FAILED)
+    except MemoryError:
+        return _report("out of memory; try a smaller context (-c)", FAILED)
+    except Exception as error:
+        hint = f"({knobs.DEBUG.name}=1 shows where)"
+        return _report(f"internal: {type(error).__name__}: {error} {hint}", FAILED)
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _report(message: str, code: int) -> int:
+    """One line on stderr; the traceback too when asked for."""
+    if _debug():
+        traceback.print_exc()
+    text = " ".join(message.split())
+    try:
+        print(f"error: {text}" if code != INTERRUPTED else f"\n{text}", file=sys.stderr)
+    except (OSError, ValueError):  # stderr is gone as well
+        return code
+    return code
+
+
+def _debug() -> bool:
+    try:
+        return bool(knobs.DEBUG.get())
+    except SpecccError:
+        return True
+
+
+def _usage(error: click.ClickException) -> str:
+    command = ""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        command = f"{error.ctx.command_path.removeprefix('speccc').strip()}: ".lstrip(": ")
+    return command + error.format_message()
+
+
+def _is_input(error: OSError) -> bool:
+    return isinstance(
+        error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError
+    )
+
+
+def _system(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def _silence_stdout() -> None:
+    """Python flushes stdout at exit; give it somewhere to flush to."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # stdout is no real file
+        return

@@ -1,0 +1,102 @@
+"""A model file or an artifact in, a loaded model out; a model file is compiled at most once.
+
+Artifacts of model files are kept in the user's cache under the hash of their content, the options
+and the compiler, so a changed file or a new compiler never meets an old artifact.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from speccc import user_cache
+from speccc.errors import InputError
+
+if TYPE_CHECKING:
+    from speccc.api import Model
+
+Report = Callable[[str, int, int], None]
+"""(work, done, total)."""
+
+ZIP_MAGIC = b"PK\x03\x04"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What decides an artifact beside the model."""
+
+    target: str = "cpu"
+    isa: str = "auto"
+    kv: str = "f16"
+    context: int | None = None
+
+
+def is_artifact(path: Path) -> bool:
+    """Whether the file is one of ours, by its first bytes. InputError when it cannot be read."""
+    if path.is_dir():
+        return False
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(ZIP_MAGIC)) == ZIP_MAGIC
+    except OSError as error:
+        raise InputError(error.strerror or str(error), where=str(path)) from None
+
+
+def open_any(path: Path, options: Options, report: Report | None = None) -> Model:
+    """Load an artifact, or a model file through the cache. InputError names what is wrong.
+
+    Options of the compiler that are not the default are refused for an artifact: it has its own.
+    """
+    from speccc.api import load
+
+    if is_artifact(path):
+        _refuse(path, options)
+        return load(path)
+    return load(cached_artifact(path, options, report))
+
+
+def cached_artifact(path: Path, options: Options, report: Report | None = None) -> Path:
+    """The artifact of a model file in the user's cache, compiled when missing or damaged."""
+    from speccc.api import compile as compile_model
+    from speccc.api import load
+    from speccc.ir.frontends.open import open_model
+
+    isa = resolve_isa(options.isa)
+    key = {**asdict(options), "isa": isa, "machine": platform.machine()}
+    kept = user_cache.artifact_path(open_model(path).fingerprint(), key)
+    if kept.is_file():
+        try:
+            load(kept)
+            return kept
+        except InputError:  # damaged or of another schema: compile it anew
+            kept.unlink()
+    compile_model(
+        path,
+        target=options.target,
+        context=options.context,
+        output=kept,
+        progress=report,
+        isa=isa,
+        kv=options.kv,
+    )
+    return kept
+
+
+def resolve_isa(name: str) -> str:
+    """The instruction set a name means on this machine; UnsupportedError lists the names."""
+    from speccc.targets.cpu.isa import by_name
+
+    return by_name(name).name
+
+
+def _refuse(path: Path, options: Options) -> None:
+    default = Options()
+    flags = {"--isa": options.isa != default.isa, "--kv": options.kv != default.kv}
+    for flag, given in flags.items():
+        if given:
+            raise InputError(
+                f"is compiled already; {flag} goes to `speccc compile`", where=str(path)
+            )

@@ -1,0 +1,140 @@
+"""What this machine can build and run, and what to do about what it cannot."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from speccc import knobs, user_cache
+from speccc.errors import SpecccError
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding; `needed` marks those without which nothing runs, `mend` says what to do."""
+
+    name: str
+    ok: bool
+    detail: str
+    mend: str = ""
+    needed: bool = False
+
+
+def examine() -> list[Check]:
+    """Every check, each on its own: a failing one never hides the rest."""
+    return [check for name, probe in PROBES.items() for check in _guarded(name, probe)]
+
+
+def healthy(checks: list[Check]) -> bool:
+    """Whether models can be compiled and run here."""
+    return all(check.ok for check in checks if check.needed)
+
+
+def _guarded(name: str, probe: Callable[[], list[Check]]) -> list[Check]:
+    try:
+        return probe()
+    except (SpecccError, OSError, ImportError) as error:
+        return [Check(name, False, str(error), needed=True)]
+
+
+def _python() -> list[Check]:
+    version = platform.python_version()
+    ok = sys.version_info >= (3, 10)
+    return [Check("python", ok, version, "" if ok else "use Python 3.10 or newer", needed=True)]
+
+
+def _packages() -> list[Check]:
+    return [_package(name, needed=True) for name in REQUIRED] + [
+        _package(name, needed=False, extra=extra) for name, extra in OPTIONAL.items()
+    ]
+
+
+def _package(name: str, *, needed: bool, extra: str = "") -> Check:
+    mend = f"pip install 'speccc[{extra}]'" if extra else "pip install speccc"
+    try:
+        return Check(name, True, importlib.metadata.version(name), needed=needed)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, False, "not installed", mend, needed=needed)
+
+
+def _cpu() -> list[Check]:
+    from speccc.targets.cpu.isa import ISAS, detect, runs_here
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    here = [name for name, isa in ISAS.items() if runs_here(isa)]
+    return [
+        Check("cpu", True, f"{cpu_name()}, {cores} cores for this process", needed=True),
+        Check("instruction sets", True, f"{', '.join(here)} (auto: {detect().name})", needed=True),
+    ]
+
+
+def cpu_name() -> str:
+    """The processor as the system names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _memory() -> list[Check]:
+    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return [Check("memory", True, f"{pages * page / (1 << 30):.1f} GiB")]
+
+
+def _cache() -> list[Check]:
+    path = user_cache.folder()
+    free = shutil.disk_usage(path).free
+    ok = free > 1 << 29
+    mend = "" if ok else f"free some space or set {knobs.CACHE_DIR.name}"
+    return [Check("cache", ok, f"{path}, {free / (1 << 30):.1f} GiB free", mend)]
+
+
+def _tools() -> list[Check]:
+    return [_tool(name, use) for name, use in TOOLS.items()]
+
+
+def _tool(name: str, use: str) -> Check:
+    found = shutil.which(name)
+    return Check(name, found is not None, found or f"not found ({use})")
+
+
+def _settings() -> list[Check]:
+    shown = [f"{knob.name}={os.environ[knob.name]}" for knob in knobs.KNOBS if _is_set(knob.name)]
+    for knob in knobs.KNOBS:
+        knob.get()
+    return [Check("settings", True, " ".join(shown) or "none set")]
+
+
+def _is_set(name: str) -> bool:
+    return bool(os.environ.get(name))
+
+
+REQUIRED = ("speccc", "numpy", "apache-tvm", "tokenizers", "jinja2", "safetensors", "gguf")
+OPTIONAL = {"llama-cpp-python": "bench", "triton": "cuda", "torch": "torch"}
+TOOLS = {
+    "gcc": "builds nothing yet",
+    "glslangValidator": "target vulkan",
+    "spirv-val": "target vulkan",
+    "nvidia-smi": "target cuda",
+    "rocminfo": "target rocm",
+    "icpx": "target sycl",
+    "xcrun": "target metal",
+}
+
+PROBES: dict[str, Callable[[], list[Check]]] = {
+    "python": _python,
+    "packages": _packages,
+    "cpu": _cpu,
+    "memory": _memory,
+    "cache": _cache,
+    "tools": _tools,
+    "settings": _settings,
+}
