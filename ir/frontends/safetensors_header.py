@@ -43,9 +43,10 @@ def read_file(path: Path) -> dict[str, Entry]:
         raise InputError(f"is not a safetensors file: it has {size} bytes", where=where)
     data = np.memmap(path, np.uint8, mode="r")
     header = parse_header(data, where)
-    _second_opinion(path)
     base = 8 + int.from_bytes(data[:8].tobytes(), "little")
-    return _entries(header, data[base:].view(np.ndarray), where)
+    entries = _entries(header, data[base:].view(np.ndarray), where)
+    _second_opinion(path)
+    return entries
 
 
 def parse_header(data: npt.NDArray[np.uint8], where: str) -> dict[str, object]:
