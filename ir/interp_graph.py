@@ -90,7 +90,7 @@ class Interpreter:
             raise VerifyError(f"the interpreter has no rule for {n.op.mnemonic}")
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
             outs = rule(n.op, frame, *ins)
-        return tuple(in_order(x) if isinstance(x, np.ndarray) else x for x in outs)
+        return tuple(in_order(x) for x in outs)
 
     def floats(self, x: Tensor) -> Floats:
         """f32 values of any float tensor; decodings of stored tensors are kept."""
@@ -142,14 +142,19 @@ def bind(name: str, t: TensorType, given: Array, sizes: dict[Sym, int]) -> None:
         raise InputError(f"takes {t}, got {given.dtype}{list(given.shape)}", where=f"input {name}")
 
 
-def in_order(x: Array) -> Array:
-    """The array in C order: NumPy's order of summation, and so the bits, depend on the layout."""
-    return x if x.flags.c_contiguous else x.copy(order="C")
+def in_order(x: Tensor) -> Tensor:
+    """An array in C order: NumPy's order of summation, and so the bits, depend on the layout.
+
+    NumPy's scalars become arrays of no axes; stored tensors stay.
+    """
+    if not isinstance(x, (np.ndarray, np.generic)):
+        return x
+    return np.asarray(x, order="C")
 
 
 def batched_matmul(a: Floats, b: Floats) -> Floats:
     """f32[b, m, k] times f32[b, k, n], the same bits for any memory layout of the operands."""
-    return np.asarray(np.matmul(in_order(a), in_order(b)), np.float32)
+    return np.asarray(np.matmul(np.asarray(a, order="C"), np.asarray(b, order="C")), np.float32)
 
 
 def decode_plain(x: Array) -> Floats:

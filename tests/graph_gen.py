@@ -111,7 +111,10 @@ class Maker:
             and (not rows or v.type.shape[0] == ROWS)
             and all(isinstance(d, int) for d in v.type.shape[1:])
         ]
-        return fits[self.pick(0, len(fits) - 1)] if fits else None
+        if not fits:
+            return None
+        # Half the time the newest, so that chains grow and not only bushes.
+        return fits[-1] if self.pick(0, 1) else fits[self.pick(0, len(fits) - 1)]
 
     def append(self, cache: Value, new: Value) -> Value:
         """A cache append whose result is a result of the graph."""
@@ -145,7 +148,9 @@ def _norm(mk: Maker) -> Value | None:
 def _unary(mk: Maker) -> Value | None:
     x = mk.choose()
     fn = (Fn.NEG, Fn.SILU, Fn.NEG, Fn.EXP)[mk.pick(0, 3)]
-    return None if x is None else g.map_(fn, x)
+    if x is None:
+        return None
+    return g.map_(fn, g.map_(fn, x) if fn is Fn.NEG and mk.pick(0, 1) else x)
 
 
 def _binary(mk: Maker) -> Value | None:
@@ -192,7 +197,8 @@ def _slice(mk: Maker) -> Value | None:
     if x is None:
         return None
     d = int(x.type.shape[1])  # type: ignore[arg-type]
-    return apply(ops.Slice(1, 0, d - d % 4 if mk.pick(0, 1) else 4), x)
+    part = apply(ops.Slice(1, 0, min(d, (4, 8, d)[mk.pick(0, 2)])), x)
+    return apply(ops.Slice(1, 0, 4), part) if mk.pick(0, 1) else part
 
 
 def _concat(mk: Maker) -> Value | None:
@@ -251,7 +257,7 @@ def _attention(mk: Maker) -> Value | None:
     q = mk.choose(3, rows=True)
     if q is None or q.type.shape[2] != 4:
         return None
-    return attend(mk, q)
+    return attend(mk, q, (1, int(q.type.shape[1]))[mk.pick(0, 1)])  # type: ignore[arg-type]
 
 
 STEPS = (
