@@ -18,7 +18,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_SIZE = 8 << 20
-MAX_ITEMS = 1 << 18
+MAX_ITEMS = 1 << 16
 MAX_BITS = 1024
 # Those that published chat templates use; none makes more than a small multiple of its input.
 FILTERS = frozenset(
