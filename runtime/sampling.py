@@ -118,7 +118,14 @@ def _within(row: Logits, ids: Ids | None, keep: Callable[[Logits], Ids]) -> Ids:
 
 
 def _largest(values: Logits, k: int) -> Ids:
-    return _cut(values, float(np.partition(values, -k)[-k]), k)
+    """Indices of the k largest; barred tokens (-inf) are left out even when fewer remain."""
+    near = np.flatnonzero(values >= values.max() - np.float32(8.0))
+    if near.shape[0] < k:
+        near = np.flatnonzero(values > -np.inf)
+    if near.shape[0] <= k:
+        return near
+    few = values[near]  # the k largest are among these: selecting from all is 10 times slower
+    return near[_cut(few, float(np.partition(few, -k)[-k]), k)]
 
 
 def _nucleus(values: Logits, p: float) -> Ids:
@@ -141,9 +148,6 @@ def _probable(values: Logits, min_p: float) -> Ids:
 
 def _cut(values: Logits, kth: float, k: int) -> Ids:
     """Indices of the k largest of `values`, given the k-th largest: of its equals, the first."""
-    ids = np.flatnonzero(values >= kth)
-    extra = ids.shape[0] - k
-    if extra <= 0:
-        return ids
-    equals = np.flatnonzero(values[ids] == kth)
-    return np.delete(ids, equals[-extra:])
+    above = np.flatnonzero(values > kth)
+    equal = np.flatnonzero(values == kth)[: k - above.shape[0]]
+    return np.sort(np.concatenate([above, equal]))

@@ -70,6 +70,16 @@ def test_filters_equal_the_slow_telling(
 
 
 @pytest.mark.parametrize("scale", [0.5, 2.0, 6.0])
+@pytest.mark.parametrize("top_k", [1, 3, 40, 300, 4999])
+def test_top_k_on_a_wide_row(scale: float, top_k: int) -> None:
+    row = np.random.default_rng(3).normal(0.0, scale, 5000).astype(np.float32)
+    params = SamplingParams(1.0, top_k)
+    found = survivors(row, params)
+    assert found is not None
+    assert found.tolist() == slow_survivors(row, params)
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0, 6.0])
 @pytest.mark.parametrize("top_p", [0.2, 0.9, 0.9999])
 def test_top_p_on_a_wide_row(scale: float, top_p: float) -> None:
     """Flat and peaked rows take different ways to the same nucleus."""
@@ -100,6 +110,9 @@ def test_barred_tokens_are_never_drawn() -> None:
     for params in (SamplingParams(2.0), SamplingParams(2.0, top_k=3), SamplingParams(2.0, 0, 0.99)):
         drawn = {picker(params)(row, at) for at in range(500)}
         assert drawn == {1, 3}
+    ids = survivors(row, SamplingParams(2.0, top_k=3))
+    assert ids is not None
+    assert ids.tolist() == [1, 3]
 
 
 def test_greedy_takes_the_lowest_of_equals() -> None:
