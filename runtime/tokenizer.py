@@ -24,8 +24,7 @@ class Tokenizer:
         self.spec = spec
         self._where = where
         self._parse_special = _build(spec.json, where)
-        self._plain = _build(spec.json, where)
-        self._plain.encode_special_tokens = True
+        self._plain: tokenizers.Tokenizer | None = None
         style = _decoders(spec.json, where)
         self._byte_level = "ByteLevel" in style
         self._strip = bool(style & {"Strip", "Metaspace"})
@@ -60,7 +59,7 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InputError(f"text is not valid Unicode: {error.reason}") from None
-        engine = self._parse_special if special else self._plain
+        engine = self._parse_special if special else self._plain_engine()
         ids = list(engine.encode(text, add_special_tokens=False).ids)
         if self.spec.bos is not None and (self.spec.add_bos if bos is None else bos):
             ids.insert(0, self.spec.bos)
@@ -83,6 +82,13 @@ class Tokenizer:
         if not 0 <= token < self.spec.vocab_size:
             raise InputError(f"token id {token} is not below {self.spec.vocab_size}")
         return self._bytes.get(token, b"")
+
+    def _plain_engine(self) -> tokenizers.Tokenizer:
+        """The engine that takes control tokens for text, made when first needed."""
+        if self._plain is None:
+            self._plain = _build(self.spec.json, self._where)
+            self._plain.encode_special_tokens = True
+        return self._plain
 
     def _control(self) -> frozenset[int]:
         added = self._parse_special.get_added_tokens_decoder()
@@ -144,7 +150,10 @@ _BYTES = _byte_table()
 
 
 def _byte_level_piece(text: str) -> bytes:
-    return b"".join(bytes([_BYTES[c]]) if c in _BYTES else c.encode() for c in text)
+    try:
+        return bytes(map(_BYTES.__getitem__, text))
+    except KeyError:
+        return b"".join(bytes([_BYTES[c]]) if c in _BYTES else c.encode() for c in text)
 
 
 def _sentencepiece_piece(text: str) -> bytes:

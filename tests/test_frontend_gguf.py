@@ -83,6 +83,13 @@ def test_sliding_window_limits_the_context(tmp_path: Path) -> None:
     assert "limited to the window of 64" in source.notes[0]
 
 
+def test_a_model_without_an_end_is_noted(tmp_path: Path) -> None:
+    extra = {"tokenizer.ggml.eos_token_id": None, "tokenizer.ggml.token_type": [1] * 260}
+    source = open_model(tiny_llama(tmp_path, extra=extra))
+    assert source.config.eos_ids == ()
+    assert "no token that ends a text" in source.notes[0]
+
+
 def test_trailing_bytes_are_noted(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path)
     path.write_bytes(path.read_bytes() + bytes(100))
@@ -174,6 +181,7 @@ def test_refuses_wrong_tensors(tmp_path: Path) -> None:
         ({"blk.0.attn_q.bias": square[0]}, "holds tensor blk.0.attn_q.bias that a llama model"),
         ({"blk.0.attn_k.weight": square}, r"is \[64, 64\], but the configuration implies \[32"),
         ({"rope_freqs.weight": square[0]}, r"rope_freqs.weight is \[64\].*implies \[8\]"),
+        ({"rope_freqs.weight": np.zeros(8, np.float32)}, "a divisor that is not positive"),
         ({"token_embd.weight": square}, r"token_embd.weight is \[64, 64\]"),
         ({"blk.0.attn_norm.weight": square[:, :1]}, r"attn_norm.weight is \[64, 1\]"),
     ]

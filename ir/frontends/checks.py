@@ -85,6 +85,8 @@ def check_weights(config: ModelConfig, weights: dict[str, Weight], where: str) -
                 f"tensor {name} is {weight.format}; vectors must be f32, f16 or bf16", where=where
             )
     check_finite(weights.values(), where)
+    if ROPE_FREQS in weights and weights[ROPE_FREQS].decode().min() <= 0:
+        raise InputError(f"tensor {ROPE_FREQS} holds a divisor that is not positive", where=where)
 
 
 def check_finite(weights: Iterable[Weight], where: str) -> None:

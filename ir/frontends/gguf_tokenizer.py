@@ -106,6 +106,8 @@ def _spec(
     ends = [i for i in (ids["eos"], ids["eot"], ids["eom"]) if i is not None]
     control = int(TokenType.CONTROL)
     ends += [i for i, t in enumerate(tokens) if t in END_TEXTS and types[i] == control]
+    if not ends:
+        meta.note("the tokenizer names no token that ends a text")
     add_bos = meta.flag("tokenizer.ggml.add_bos_token", bos_default)
     if add_bos and ids["bos"] is None:
         raise InputError(
