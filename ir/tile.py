@@ -75,7 +75,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class RowTiles:
-    """Rows 0..extent-1 in tiles of the widths at hand, widest first; a body has its static height."""
+    """Rows 0..extent-1 in tiles of the widths at hand, widest first, each with its own body."""
 
     var: Var
     extent: Expr
@@ -144,7 +144,7 @@ class QuantRows:
 
 @dataclass(frozen=True, slots=True)
 class ScaledDot:
-    """acc[i, j] += sum_b xs[i, b] * ws[j, b] * dot(xq[i, b, :], wq[j, b, :]) (+ min term), b in order.
+    """acc[i, j] += sum_b xs[i, b] * ws[j, b] * dot(xq[i, b, :], wq[j, b, :]) (+ min), b in order.
 
     Exactly: t = xs * ws; acc = fma(f32(dot - zero_point * sum(xq)), t, acc); with a minimum
     acc = fma(wm[j, b], xs * f32(sum(xq)), acc). acc is a TILE of [rows, 16], one panel of w.
@@ -161,7 +161,7 @@ class ScaledDot:
 Stmt = Union[Alloc, For, Share, RowTiles, Map, Reduce, Dot, ScaledDot]  # noqa: UP007
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
     """One phase: parameters in the order they are passed, then the statements of one worker."""
 

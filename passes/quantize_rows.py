@@ -1,0 +1,104 @@
+"""The prologue of a matmul: rows of f32 activations, normalised if asked, as int8 blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from speccc.ir import expr as ex
+from speccc.ir.expr import Expr, Fn, Load, Var
+from speccc.ir.packed import BLOCK
+from speccc.ir.tile import Alloc, Axis, Buf, For, Map, Mem, QuantRows, Red, Reduce, Stmt
+from speccc.ir.types import F32, I8, I32
+
+Element = Callable[[Expr, Expr], Expr]
+"""(row, column) -> value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """RMS normalisation: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019)."""
+
+    weight: Callable[[Expr], Expr]
+    eps: float
+
+
+def quant_buffers(rows: Expr, k: int) -> QuantRows:
+    """Worker-private buffers for `rows` quantised rows of k."""
+    blocks = k // BLOCK
+    return QuantRows(
+        Buf("xq", (rows, k), I8, Mem.SCRATCH),
+        Buf("xs", (rows, blocks), F32, Mem.SCRATCH),
+        Buf("xi", (rows, blocks), I32, Mem.SCRATCH),
+        Buf("xm", (rows, blocks), F32, Mem.SCRATCH),
+        ex.lit(0),
+    )
+
+
+def load_row(x: Element, norm: Norm | None, row: Expr, k: int, out: Buf, at: Expr) -> list[Stmt]:
+    """Writes one (normalised) row to out[at, 0..k)."""
+    c, r = Var("c"), Var("c")
+    if norm is None:
+        return [Map(out, (at, c), (Axis(c, k),), x(row, c))]
+    square = Buf("square", (1,), F32, Mem.TILE)
+    factor = Buf("factor", (1,), F32, Mem.TILE)
+    zero = (ex.lit(0),)
+    value = x(row, r)
+    # The sum of a product and a constant would be contracted by some compilers: fma says it.
+    mean = ex.fma(Load(square, zero), 1.0 / k, norm.eps)
+    inverse = ex.div(ex.lit(1.0, F32), ex.unary(Fn.SQRT, mean))
+    scaled = ex.mul(ex.mul(x(row, c), Load(factor, zero)), norm.weight(c))
+    return [
+        Alloc(square),
+        Alloc(factor),
+        Reduce(square, zero, Axis(r, k), Red.SUM, ex.mul(value, value)),
+        Map(factor, zero, (), inverse),
+        Map(out, (at, c), (Axis(c, k),), scaled),
+    ]
+
+
+def quantize_rows(x: Element, norm: Norm | None, rows: Expr, k: int, q: QuantRows) -> list[Stmt]:
+    """Quantises rows 0..rows-1 into `q`.
+
+    Per 32-block: scale = amax / 127; code = rint(x * (127 / amax)), 0 where amax is 0.
+    """
+    row = Var("r")
+    line = Buf("line", (1, k), F32, Mem.SCRATCH)
+    body = load_row(x, norm, row, k, line, ex.lit(0))
+    body += _quantize_line(line, row, k, q)
+    return [
+        *(Alloc(b) for b in (q.codes, q.scale, q.sums, q.scaled_sums, line)),
+        For(row, 0, rows, tuple(body)),
+    ]
+
+
+def _quantize_line(line: Buf, row: Expr, k: int, q: QuantRows) -> list[Stmt]:
+    b, t, u, v = Var("b"), Var("t"), Var("t"), Var("t")
+    zero = (ex.lit(0),)
+    amax = Buf("amax", (1,), F32, Mem.TILE)
+
+    def at(lane: Expr) -> Expr:
+        return ex.add(ex.mul(b, BLOCK), lane)
+
+    top = Load(amax, zero)
+    inverse = ex.select(ex.lt(ex.lit(0.0, F32), top), ex.div(ex.lit(127.0, F32), top), 0.0)
+    factor = Buf("inverse", (1,), F32, Mem.TILE)
+    scaled = ex.mul(Load(line, (ex.lit(0), at(u))), Load(factor, zero))
+    code = ex.cast(ex.unary(Fn.RINT, scaled), I8)
+    total = ex.cast(Load(q.sums, (row, b)), F32)
+    absolute = ex.unary(Fn.ABS, Load(line, (ex.lit(0), at(t))))
+    body: tuple[Stmt, ...] = (
+        Reduce(amax, zero, Axis(t, BLOCK), Red.MAX, absolute),
+        Map(q.scale, (row, b), (), ex.div(top, ex.lit(127.0, F32))),
+        Map(factor, zero, (), inverse),
+        Map(q.codes, (row, at(u)), (Axis(u, BLOCK),), code),
+        Reduce(
+            q.sums,
+            (row, b),
+            Axis(v, BLOCK),
+            Red.SUM,
+            ex.cast(Load(q.codes, (row, at(v))), I32),
+        ),
+        Map(q.scaled_sums, (row, b), (), ex.mul(Load(q.scale, (row, b)), total)),
+    )
+    return [Alloc(amax), Alloc(factor), For(b, 0, k // BLOCK, body)]

@@ -1,0 +1,1 @@
+"""The host CPU: tile programs -> TVM TensorIR -> LLVM."""
