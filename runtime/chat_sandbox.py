@@ -16,6 +16,7 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.filters import do_indent
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 MAX_SIZE = 8 << 20
 MAX_ITEMS = 1 << 16
@@ -64,8 +65,45 @@ FILTERS = frozenset(
         "wordcount",
     }
 )
-# String methods whose result's size is a number or pattern of the caller's choice.
-_NO_METHODS = frozenset(["center", "expandtabs", "ljust", "rjust", "translate", "zfill"])
+# String methods whose result is bounded by their arguments (`join`, `replace`: see `call`).
+METHODS = frozenset(
+    {
+        "capitalize",
+        "casefold",
+        "count",
+        "endswith",
+        "find",
+        "index",
+        "isalnum",
+        "isalpha",
+        "isdigit",
+        "islower",
+        "isspace",
+        "istitle",
+        "isupper",
+        "join",
+        "lower",
+        "lstrip",
+        "partition",
+        "removeprefix",
+        "removesuffix",
+        "replace",
+        "rfind",
+        "rindex",
+        "rpartition",
+        "rsplit",
+        "rstrip",
+        "split",
+        "splitlines",
+        "startswith",
+        "strip",
+        "swapcase",
+        "title",
+        "upper",
+    }
+)
+# Largest number of decimals `round` is asked for; it computes a power of ten.
+MAX_DECIMALS = 32
 
 
 class LimitError(TemplateError):
@@ -166,8 +204,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return None
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Jinja's own rule, less the methods that pad or format."""
-        if isinstance(obj, str) and attr in _NO_METHODS:
+        """Jinja's own rule, less what pads, formats or encodes; numbers have no attributes."""
+        if isinstance(obj, str) and attr not in METHODS:
+            return False
+        if isinstance(obj, (int, float, bytes)):
             return False
         return super().is_safe_attribute(obj, attr, value)
 
@@ -190,6 +230,8 @@ def checked(value: object) -> object:
             stack.extend(item.values())
         elif isinstance(item, (list, tuple, set, frozenset)):
             stack.extend(item)
+        elif isinstance(item, Namespace):
+            stack.append(object.__getattribute__(item, "_Namespace__attrs"))
         items += 1
         if size > MAX_SIZE or items + len(stack) > MAX_ITEMS:
             raise LimitError(f"makes a value of over {MAX_SIZE} characters or {MAX_ITEMS} items")
@@ -205,6 +247,10 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         plain = [a for a in args if isinstance(a, str)]
         if name == "replace" and len(plain) >= 3:
             _check_replace(*plain[:3])
+        if name == "round" and any(
+            isinstance(a, int) and abs(a) > MAX_DECIMALS for a in (*args[1:], *kwargs.values())
+        ):
+            raise LimitError("rounds to too many decimals")
         if name == "join":
             args = _bounded_join(args, kwargs)
         return checked(function(*args, **kwargs))

@@ -161,3 +161,17 @@ def test_a_new_format_is_one_row() -> None:
     raw.reshape(-1, 18)[:, 1] &= 0x3F  # finite scales
     want = quants.dequantize(raw.reshape(4, -1), gguf.GGMLQuantizationType.IQ4_NL)
     np.testing.assert_array_equal(bits(row.decode(raw, (4, 96))), bits(want))
+
+
+@pytest.mark.parametrize("fmt", FORMATS.values(), ids=str)
+def test_large_tensors_go_in_parts(fmt: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(3).standard_normal((7, 96)).astype(np.float32)
+    raw = fmt.encode(x)
+    whole = fmt.decode(raw, x.shape)
+    codes = fmt.codes(raw, x.shape) if fmt.quantized else None
+    monkeypatch.setattr(formats, "_CHUNK", 64)
+    np.testing.assert_array_equal(fmt.decode(raw, x.shape), whole)
+    if codes is not None:
+        np.testing.assert_array_equal(fmt.codes(raw, x.shape)[0], codes[0])
+    raw.reshape(-1)[-fmt.nbytes :] = 255
+    assert not fmt.finite(raw, x.shape)
