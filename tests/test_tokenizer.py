@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import random
 import tempfile
 from pathlib import Path
@@ -22,6 +21,7 @@ from speccc.errors import InputError, UnsupportedError
 from speccc.ir.frontends import open_model
 from speccc.ir.frontends.pretokenizers import PRETOKENIZERS
 from speccc.ir.tokenizer_spec import TokenizerSpec
+from speccc.models import smollm2 as find_smollm2
 from speccc.runtime.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).parent / "golden" / "tokenizers.json"
@@ -43,8 +43,10 @@ TEXTS = [
 
 def smollm2() -> Path | None:
     """The real model file, where a run has it."""
-    path = os.environ.get("SPECCC_SMOLLM2")
-    return Path(path) if path and Path(path).is_file() else None
+    try:
+        return find_smollm2(fetch=False)
+    except InputError:
+        return None
 
 
 def trained_bpe() -> tuple[list[str], list[str]]:
@@ -126,7 +128,7 @@ def golden() -> dict[str, object]:
 def real() -> Path:
     path = smollm2()
     if path is None:
-        pytest.skip("SPECCC_SMOLLM2 names no file")
+        pytest.skip("the SmolLM2 file is not here; set SPECCC_SMOLLM2")
     return path
 
 
