@@ -187,6 +187,7 @@ def test_remote_code_is_never_run(tmp_path: Path) -> None:
 def test_refuses_bad_json(tmp_path: Path) -> None:
     folder = tiny_llama_hf(tmp_path)
     good = (folder / "config.json").read_text()
+    tokenizer = (folder / "tokenizer.json").read_text()
     for text, message in (
         ("", "config.json: is not valid JSON"),
         ("[" * 100_000, "config.json: is not valid JSON"),
@@ -199,6 +200,12 @@ def test_refuses_bad_json(tmp_path: Path) -> None:
     (folder / "config.json").unlink()
     refused(folder, "lacks config.json")
     (folder / "config.json").write_text(good)
+    surrogate = {**json.loads(tokenizer), "more": "\ud800"}
+    (folder / "tokenizer.json").write_text(json.dumps(surrogate))
+    refused(folder, "tokenizer cannot be built")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "\ud800"}))
+    refused(folder, "chat_template is not valid Unicode")
+    (folder / "tokenizer_config.json").unlink()
     (folder / "tokenizer.json").write_text("{}")
     refused(folder, "tokenizer cannot be built")
     (folder / "tokenizer.json").unlink()
@@ -298,6 +305,9 @@ BAD_FILES: list[tuple[bytes, str]] = [
     (packed(b'{"a": \xff}'), "header is not valid JSON"),
     (packed(b'{"a":' * 50_000 + b"}"), "header is not valid JSON"),
     (packed(b'{"a": 1, "a": 2}'), "'a' occurs twice"),
+    (packed({"": spec([2], 0, 8)}, ZEROS), "tensor name '' is empty"),
+    (packed({"a\nb": spec([2], 0, 8)}, ZEROS), "is empty or not printable"),
+    (packed(b'{"\\ud800": {}}'), "is empty or not printable"),
     (packed({"a": 1}), "tensor a has other fields"),
     (packed({"a": {**spec([2], 0, 8), "x": 1}}, ZEROS), "tensor a has other fields"),  # type: ignore[dict-item]
     (packed({"a": spec([2], 0, 8, "F99")}, ZEROS), "tensor a is 'F99'; F32, F16, BF16 are"),

@@ -38,7 +38,8 @@ def read_tokenizer(folder: Path, config: Config, vocab_size: int) -> TokenizerSp
                 where=config.where,
             )
     return TokenizerSpec(
-        json=json.dumps({**document, "post_processor": None}, ensure_ascii=False),
+        # ASCII: a lone surrogate stays an escape, which the library then refuses by name.
+        json=json.dumps({**document, "post_processor": None}),
         vocab_size=vocab_size,
         bos=bos[0] if bos else None,
         eos_ids=tuple(dict.fromkeys(eos)),
@@ -99,4 +100,9 @@ def read_chat_template(folder: Path) -> str | None:
         value = named.get("default")
     if value is not None and (not isinstance(value, str) or len(value) > MAX_TEMPLATE):
         raise InputError("chat_template is not a text of bounded size", where=str(path))
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise InputError("chat_template is not valid Unicode", where=str(path)) from None
     return value

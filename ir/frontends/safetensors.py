@@ -93,7 +93,7 @@ def _indexed(index: Path) -> dict[str, set[str] | None]:
     for tensor, name in placed.items():
         if not isinstance(name, str) or not name.endswith(".safetensors"):
             raise InputError(
-                f"weight_map places {tensor:.80} in {name!r:.80}, not a .safetensors file",
+                f"weight_map places {tensor!r:.80} in {name!r:.80}, not a .safetensors file",
                 where=where,
             )
         names = out.setdefault(inside(index.parent, name).name, set())
@@ -109,7 +109,7 @@ def _gather(folder: Path, files: dict[str, set[str] | None]) -> dict[str, Entry]
         entries = read_file(path)
         if wanted is not None and set(entries) != wanted:
             odd = sorted(set(entries) ^ wanted)[0]
-            raise InputError(f"{INDEX} and the file disagree about {odd:.80}", where=str(path))
+            raise InputError(f"{INDEX} and the file disagree about {odd!r:.80}", where=str(path))
         twice = sorted(set(entries) & set(out))
         if twice:
             raise InputError(f"tensor {twice[0]:.80} is in another file too", where=str(path))

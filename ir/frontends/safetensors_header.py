@@ -86,7 +86,8 @@ def _second_opinion(path: Path) -> None:
         with safe_open(path, framework="numpy"):
             pass
     except SafetensorError as error:
-        raise InputError(f"is not valid safetensors: {error}", where=str(path)) from None
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"is not valid safetensors: {reason}", where=str(path)) from None
 
 
 def _entries(
@@ -111,6 +112,8 @@ def _entries(
 
 
 def _entry(name: str, value: object, where: str) -> tuple[str, Format, tuple[int, ...], int, int]:
+    if not name or not name.isprintable():
+        raise InputError(f"tensor name {name!r:.80} is empty or not printable", where=where)
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise InputError(f"tensor {name:.80} has other fields than it should", where=where)
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
