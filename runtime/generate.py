@@ -196,9 +196,9 @@ class _Loop:
         self._commit(draft, verdict, ended)
 
     def _propose(self) -> Draft:
-        """A draft that fits what is left of the budget and of the context."""
+        """A draft that fits what is left of the budget, which the context bounds too."""
         left = self.budget - len(self.text.tokens) - 1
-        most = min(left, self.session.context - len(self.context), self.controller.limit())
+        most = min(left, self.controller.limit())
         if self.drafting is None or most < 1:
             return NOTHING
         draft = self.drafting.propose(self.context, most).cut(most)

@@ -73,7 +73,12 @@ def token_bits(seed: int, position: int, counter: Bits) -> Bits:
 
 def gumbel(seed: int, position: int, counter: Bits) -> npt.NDArray[np.float64]:
     """A standard Gumbel number for each counter, between -3.6 and 36.8."""
-    high = token_bits(seed, position, counter) >> _S12
+    return gumbel_of(token_bits(seed, position, counter))
+
+
+def gumbel_of(bits: Bits) -> npt.NDArray[np.float64]:
+    """The Gumbel number that each 64-bit number stands for; finite for all of them."""
+    high = bits >> _S12
     noise: npt.NDArray[np.float64] = high.astype(np.float64)
     noise += 0.5
     noise *= 2.0**-52

@@ -12,6 +12,7 @@ from speccc.runtime.rng import (
     MASK,
     counters,
     gumbel,
+    gumbel_of,
     mix,
     position_key,
     token_bits,
@@ -70,10 +71,10 @@ def test_subset_has_the_noise_of_the_whole() -> None:
 
 
 def test_extreme_bits_stay_finite() -> None:
-    for bits in (0, 2**64 - 1):
-        uniform = ((bits >> 12) + 0.5) * 2.0**-52
-        assert 0.0 < uniform < 1.0
-        assert math.isfinite(-math.log(-math.log(uniform)))
+    """-log(-log(u)) at u = 2**-53 and 1 - 2**-53; the second log(u) is -2**-53 to 16 digits."""
+    noise = gumbel_of(np.array([0, 2**64 - 1], dtype=np.uint64))
+    expected = [-math.log(53 * math.log(2)), 53 * math.log(2)]
+    assert noise == pytest.approx(expected, rel=1e-14)
 
 
 def test_uniform_by_token_by_position_and_by_seed() -> None:
