@@ -1,0 +1,43 @@
+"""A test's need of a toolchain: skipped without it, except in CI, where it must be there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from typing import Literal
+
+import pytest
+
+from emulation.vulkan_root import SCRIPT, find_vulkan
+
+Need = Literal["vulkan", "triton"]
+
+
+def _has_triton() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in ("triton", "torch"))
+
+
+NEEDS: dict[Need, tuple[Callable[[], bool], str]] = {
+    "vulkan": (
+        lambda: find_vulkan() is not None,
+        f"a Vulkan driver with cooperative matrices and glslang 15.1: run {SCRIPT} as root",
+    ),
+    "triton": (_has_triton, "triton 3.9 and torch: pip install -e '.[dev]' (Linux only)"),
+}
+
+
+def in_ci() -> bool:
+    """Whether this run must have every toolchain: CI is set, on the system that has them all."""
+    return os.environ.get("CI", "").lower() in ("1", "true") and sys.platform == "linux"
+
+
+def require(need: Need) -> None:
+    """Skip the calling test, or its module, when `need` is absent; fail instead in CI."""
+    present, mend = NEEDS[need]
+    if present():
+        return
+    if in_ci():
+        pytest.fail(f"CI must have {mend}", pytrace=False)
+    pytest.skip(f"needs {mend}", allow_module_level=True)
