@@ -77,7 +77,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class LoadBytes:
-    """The little-endian `dtype` at byte `at` of a u8 buffer; a bf16 only serves to be cast to f32."""
+    """The little-endian `dtype` at byte `at` of a u8 buffer; a bf16 is only good for a cast."""
 
     buf: Buf
     at: Expr

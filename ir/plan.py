@@ -31,6 +31,7 @@ class Role(Enum):
     STATE = "state"  # lives across steps (KV cache)
     ACTIVATION = "activation"  # lives inside a step; shares the arena
     OUTPUT = "output"  # read by the host after the step
+    WORKSPACE = "workspace"  # lives inside a step, sized by the session's context
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,9 @@ def _loads(e: Expr) -> set[Buf]:
     return found.union(*(_loads(c) for c in children(e)))
 
 
+_WRITTEN = (Role.ACTIVATION, Role.OUTPUT, Role.WORKSPACE)
+
+
 def check_order(plan: Plan) -> None:
     """Every activation and output is written by an earlier phase before it is read.
 
@@ -113,7 +117,7 @@ def check_order(plan: Plan) -> None:
     VerifyError names the phase and the buffer.
     """
     known = {b.buf for b in plan.bufs}
-    ready = {b.buf for b in plan.bufs if b.role not in (Role.ACTIVATION, Role.OUTPUT)}
+    ready = {b.buf for b in plan.bufs if b.role not in _WRITTEN}
     for kernel in phases(plan.body):
         reads, writes = accesses(kernel)
         unknown = [b.name for b in kernel.bufs if b not in known or b.mem is not Mem.GLOBAL]

@@ -1,0 +1,220 @@
+"""A `Fused` region -> one kernel: prologue, matmul panels, epilogue.
+
+The epilogue's results are of two kinds. An elementwise one is written panel by panel. A result
+split into heads (with or without RoPE, into a cache or not) is written group by group: RoPE pairs
+lie 16 lanes apart because the weight's rows were packed evens first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from speccc.errors import UnsupportedError
+from speccc.ir import expr as ex
+from speccc.ir import ops, ops_state
+from speccc.ir.expr import Apply, Expr, Fn, Load, Var
+from speccc.ir.graph import Node, Value
+from speccc.ir.plan import Role
+from speccc.ir.region import Region, read_region
+from speccc.ir.tile import LANES, Axis, Buf, Kernel, Map, Stmt
+from speccc.ir.types import F32
+from speccc.passes.lower_context import Context, columns_of
+from speccc.passes.lower_heads import HeadResult, lower_heads
+from speccc.passes.quantize_rows import Norm
+from speccc.passes.tile_matmul import Operand, Rows, accumulate, prepare_rows, units_by_rows
+from speccc.passes.weight_layout import packed_matrix
+
+BINARY = {
+    ops.Fn.SUB: ex.sub,
+    ops.Fn.MUL: ex.mul,
+    ops.Fn.DIV: ex.div,
+    ops.Fn.MAX: ex.maximum,
+    ops.Fn.MIN: ex.minimum,
+}
+
+
+def add_floats(a: Expr, b: Expr) -> Expr:
+    """a + b, as one fma when a term is a product: no compiler may choose whether to contract it."""
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Apply) and x.fn is Fn.MUL:
+            return ex.fma(x.args[0], x.args[1], y)
+    return ex.add(a, b)
+
+
+def silu(x: Expr) -> Expr:
+    """x / (1 + e^-x)."""
+    return ex.div(x, ex.add(ex.lit(1.0, F32), ex.unary(Fn.EXP, ex.unary(Fn.NEG, x))))
+
+
+def scalar_function(fn: ops.Fn, args: list[Expr]) -> Expr:
+    """A graph `Map` function on tile expressions."""
+    if fn is ops.Fn.ADD:
+        return add_floats(*args)
+    if fn in BINARY:
+        if fn is ops.Fn.SUB and any(isinstance(a, Apply) and a.fn is Fn.MUL for a in args):
+            return add_floats(args[0], ex.unary(Fn.NEG, args[1]))
+        return BINARY[fn](*args)
+    one = ex.lit(1.0, F32)
+    unary = {
+        ops.Fn.NEG: lambda x: ex.unary(Fn.NEG, x),
+        ops.Fn.EXP: lambda x: ex.unary(Fn.EXP, x),
+        ops.Fn.SQRT: lambda x: ex.unary(Fn.SQRT, x),
+        ops.Fn.RSQRT: lambda x: ex.div(one, ex.unary(Fn.SQRT, x)),
+        ops.Fn.SILU: silu,
+    }
+    return unary[fn](args[0])
+
+
+@dataclass
+class RegionLowering:
+    """One fused node: `outer` maps the body's parameters to the values outside."""
+
+    ctx: Context
+    node: Node
+    name: str
+    outputs: frozenset[Value]
+
+    def kernel(self) -> Kernel:
+        """The region's kernel; its results become buffers of the context."""
+        op = self.node.op
+        if not isinstance(op, ops_state.Fused):
+            raise UnsupportedError(f"{op.mnemonic} is not a fused region")
+        self.region = read_region(op.body)
+        self.ports = {Value(self.region.matmul, p): p for p in range(len(self.region.weights))}
+        self.operands: dict[int, Operand] = {}
+        rows, body = self._prologue()
+        for position, result in enumerate(op.body.results):
+            body += self._result(result, Value(self.node, position), rows)
+        used = _buffers(tuple(body), self.ctx)
+        return Kernel(self.name, used, self.ctx.scalars, tuple(body))
+
+    def outer(self, param: Value) -> Value:
+        """What a body parameter stands for."""
+        return self.node.inputs[self.region.position(param)]
+
+    def _prologue(self) -> tuple[Rows, list[Stmt]]:
+        r = self.region
+        x = self.ctx.values[self.outer(r.x)]
+        k = r.matmul.inputs[0].type.shape[1]
+        if not isinstance(k, int):
+            raise UnsupportedError(f"{self.name}: the reduction has a symbolic size")
+        packed = [packed_matrix(self.outer(w).type) for w in r.weights]
+        return prepare_rows(
+            lambda row, c: Load(x, (row, c)),
+            self._norm(r),
+            self.ctx.m,
+            k,
+            quant=any(not p.is_float for p in packed),
+            floats=any(p.is_float for p in packed),
+        )
+
+    def _norm(self, r: Region) -> Norm | None:
+        if r.norm is None or not isinstance(r.norm.op, ops.RmsNorm):
+            return None
+        weight = r.norm.inputs[1]
+        names, layer = self.ctx.names(self.outer(weight))
+        size = weight.type.shape[0]
+        if not isinstance(size, int):
+            raise UnsupportedError(f"{self.name}: a norm of symbolic size")
+        offset = self.ctx.weights.vector(names, size, layer)
+        return Norm(lambda c: Load(self.ctx.vectors, (ex.add(offset, c),)), r.norm.op.eps)
+
+    def operand(self, port: int, group: int | None = None) -> Operand:
+        """The packed weight of a matmul result."""
+        outer = self.outer(self.region.weights[port])
+        names, layer = self.ctx.names(outer)
+        packed = packed_matrix(outer.type)
+        offset = self.ctx.weights.matrix(names, packed, group, layer)
+        return Operand(packed, self.ctx.blob, offset)
+
+    def _result(self, result: Value, outer: Value, rows: Rows) -> list[Stmt]:
+        heads = self._heads(result)
+        if heads is not None:
+            return lower_heads(self.ctx, self.name, heads, rows, self.operand, outer)
+        return self._elementwise(result, outer, rows)
+
+    def _heads(self, result: Value) -> HeadResult | None:
+        """[cache_append] [rope] reshape(port): a result in heads, or None."""
+        cache: Value | None = None
+        rope: Node | None = None
+        at = result
+        if isinstance(at.node.op, ops_state.CacheAppend):
+            cache, at = self.outer(at.node.inputs[0]), at.node.inputs[1]
+        if isinstance(at.node.op, ops.Rope):
+            rope, at = at.node, at.node.inputs[0]
+        if cache is None and rope is None:
+            return None
+        if not isinstance(at.node.op, ops.Reshape) or at.node.inputs[0] not in self.ports:
+            raise UnsupportedError(f"{self.name}: heads do not come straight from a matmul")
+        factors = None
+        if rope is not None and len(rope.inputs) == 3:
+            factors = self.ctx.names(self.outer(rope.inputs[2]))[0][0]
+        heads, size = at.type.shape[1:]
+        if not isinstance(heads, int) or not isinstance(size, int):
+            raise UnsupportedError(f"{self.name}: heads of symbolic size")
+        op = rope.op if rope is not None and isinstance(rope.op, ops.Rope) else None
+        return HeadResult(self.ports[at.node.inputs[0]], heads, size, op, factors, cache)
+
+    def _elementwise(self, result: Value, outer: Value, rows: Rows) -> list[Stmt]:
+        role = Role.OUTPUT if outer in self.outputs else Role.ACTIVATION
+        dst = self.ctx.activation(outer, self.name, role)
+        columns = columns_of(result)
+        ports = sorted({self.ports[v] for v in self._ports_of(result)})
+
+        def body(width: int, row: Expr, unit: Expr) -> list[Stmt]:
+            out: list[Stmt] = []
+            accs: dict[int, Buf] = {}
+            for p in ports:
+                acc, computed = accumulate(f"acc{p}", width, rows, self.operand(p), row, unit)
+                accs[p] = acc
+                out += computed
+            i, j = Var("i"), Var("j")
+            at = (ex.add(row, i), ex.add(ex.mul(unit, LANES), j))
+            value = self._value(result, accs, at, (i, j))
+            out.append(Map(dst, at, (Axis(i, width), Axis(j, LANES)), value))
+            return out
+
+        return [units_by_rows("panel", -(-columns // LANES), self.ctx.m, body)]
+
+    def _ports_of(self, value: Value) -> list[Value]:
+        if value in self.ports:
+            return [value]
+        return [p for v in value.node.inputs for p in self._ports_of(v)]
+
+    def _value(
+        self, v: Value, accs: dict[int, Buf], at: tuple[Expr, Expr], lane: tuple[Expr, Expr]
+    ) -> Expr:
+        """Element `at` of a value of the epilogue; matmul results are read from their tiles."""
+        if v in self.ports:
+            return Load(accs[self.ports[v]], lane)
+        op = v.node.op
+        if isinstance(op, ops.Input):
+            return Load(self.ctx.values[self.outer(v)], at)
+        if isinstance(op, ops.Constant):
+            return _scalar_constant(v)
+        if isinstance(op, ops.Reshape):
+            return self._value(v.node.inputs[0], accs, at, lane)
+        if isinstance(op, ops.Map):
+            args = [self._value(a, accs, at, lane) for a in v.node.inputs]
+            return scalar_function(op.fn, args)
+        raise UnsupportedError(f"{self.name}: {op.mnemonic} in an epilogue")
+
+
+def _scalar_constant(v: Value) -> Expr:
+    import numpy as np
+
+    op = v.node.op
+    if not isinstance(op, ops.Constant) or len(op.data) != 4:
+        raise UnsupportedError("a constant tensor in an epilogue")
+    return ex.lit(float(np.frombuffer(op.data, np.float32)[0]), F32)
+
+
+def _buffers(body: tuple[Stmt, ...], ctx: Context) -> tuple[Buf, ...]:
+    from speccc.ir.plan import accesses
+
+    probe = Kernel("probe", tuple(b.buf for b in ctx.bufs), (), body)
+    reads, writes = accesses(probe)
+    return tuple(b.buf for b in ctx.bufs if b.buf in reads | writes)
+
+
+buffers_of = _buffers

@@ -1,0 +1,101 @@
+"""The middle of a matmul kernel: rows made ready once a worker, then panels times row tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from speccc.ir import expr as ex
+from speccc.ir.expr import Expr, Load, Var
+from speccc.ir.packed import FLOATS, PANEL, PackedMatrix, load_le
+from speccc.ir.tile import (
+    LANES,
+    Alloc,
+    Axis,
+    Buf,
+    Dot,
+    For,
+    Map,
+    Mem,
+    QuantRows,
+    RowTiles,
+    ScaledDot,
+    Share,
+    Stmt,
+)
+from speccc.ir.types import F32
+from speccc.passes.quantize_rows import Element, Norm, load_row, quant_buffers, quantize_rows
+
+WIDTHS = (8, 7, 6, 5, 4, 3, 2, 1)
+"""Heights of row tiles: registers hold 8 accumulators beside a block of weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The left operand in a worker's own memory: int8 rows, float rows, or both."""
+
+    quant: QuantRows | None
+    floats: Buf | None
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A packed weight and its byte offset in the blob."""
+
+    matrix: PackedMatrix
+    blob: Buf
+    offset: Expr
+
+
+def prepare_rows(
+    x: Element, norm: Norm | None, m: Expr, k: int, *, quant: bool, floats: bool
+) -> tuple[Rows, list[Stmt]]:
+    """Statements that fill the forms of the rows that are asked for."""
+    out: list[Stmt] = []
+    q = quant_buffers(m, k) if quant else None
+    if q is not None:
+        out += quantize_rows(x, norm, m, k, q)
+    buf = Buf("xf", (m, k), F32, Mem.SCRATCH) if floats else None
+    if buf is not None:
+        row = Var("r")
+        out += [Alloc(buf), For(row, 0, m, tuple(load_row(x, norm, row, k, buf, row)))]
+    return Rows(q, buf), out
+
+
+def accumulate(
+    name: str, width: int, rows: Rows, w: Operand, row: Expr, panel: Expr
+) -> tuple[Buf, list[Stmt]]:
+    """A [width, 16] tile holding rows row..row+width-1 times one panel, and how it is computed."""
+    acc = Buf(name, (width, LANES), F32, Mem.TILE)
+    i, j = Var("i"), Var("j")
+    zero = Map(acc, (i, j), (Axis(i, width), Axis(j, LANES)), ex.lit(0.0, F32))
+    return acc, [Alloc(acc), zero, _product(acc, rows, w, row, panel)]
+
+
+def _product(acc: Buf, rows: Rows, w: Operand, row: Expr, panel: Expr) -> Stmt:
+    if w.matrix.is_float:
+        if rows.floats is None:
+            raise ValueError("float weights need float rows")
+        i, j, k = Var("i"), Var("j"), Var("k")
+        dtype = FLOATS[w.matrix.format.name]
+        element = ex.add(ex.mul(k, PANEL), j)
+        at = ex.add(w.offset, ex.mul(panel, w.matrix.panel_bytes))
+        b = load_le(w.blob, ex.add(at, ex.mul(element, dtype.nbytes)), dtype)
+        a = Load(rows.floats, (ex.add(row, i), k))
+        return Dot(acc, i, j, k, 0, w.matrix.k, a, b)
+    q = rows.quant
+    if q is None:
+        raise ValueError("quantised weights need quantised rows")
+    at_row = QuantRows(q.codes, q.scale, q.sums, q.scaled_sums, row)
+    return ScaledDot(acc, at_row, w.matrix, w.blob, w.offset, panel)
+
+
+Body = Callable[[int, Expr, Expr], list[Stmt]]
+"""(tile height, first row, unit) -> statements."""
+
+
+def units_by_rows(name: str, units: Expr | int, m: Expr, body: Body) -> Share:
+    """Deals out units; within one, all rows in tiles."""
+    unit, row = Var(name), Var("row")
+    variants = tuple((width, tuple(body(width, row, unit))) for width in WIDTHS)
+    return Share(unit, units, (RowTiles(row, m, variants),))

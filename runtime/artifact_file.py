@@ -1,0 +1,173 @@
+"""The container of an artifact: an uncompressed zip whose entries start on page boundaries.
+
+Reading checks everything before anything is mapped: entry names, sizes, offsets, overlaps and the
+SHA-256 that the manifest gives for each entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from speccc.errors import InputError
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+PAGE = 4096
+MAX_MANIFEST = 64 << 20
+MAX_ENTRIES = 4096
+_LOCAL = struct.Struct("<4s5H3I2H")
+_PAD_ID = 0xD935  # the id that Android's zipalign uses for padding
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """A validated artifact: its manifest and its entries, mapped copy-on-write."""
+
+    path: Path
+    manifest: dict[str, Any]
+    data: Mapping[str, Bytes]
+
+    def text(self, name: str) -> str:
+        """An entry as UTF-8; InputError if it is missing or not text."""
+        if name not in self.data:
+            raise InputError(
+                f"entry {name} is missing: compile the model again", where=str(self.path)
+            )
+        try:
+            return bytes(self.data[name]).decode()
+        except UnicodeDecodeError as e:
+            raise InputError(f"entry {name} is not UTF-8", where=str(self.path)) from e
+
+
+def write_entries(path: Path, manifest: dict[str, Any], data: Mapping[str, bytes | Bytes]) -> None:
+    """Writes an artifact to a temporary file beside `path`, then renames it."""
+    sealed = {
+        **manifest,
+        "schema": SCHEMA,
+        "entries": {
+            name: {"size": len(memoryview(raw)), "sha256": hashlib.sha256(raw).hexdigest()}
+            for name, raw in data.items()
+        },
+    }
+    with _published(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as out:
+        _add(out, MANIFEST, json.dumps(sealed, indent=1).encode())
+        for name, raw in data.items():
+            _add(out, name, raw)
+
+
+@contextmanager
+def _published(path: Path) -> Iterator[Path]:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _add(out: zipfile.ZipFile, name: str, raw: bytes | Bytes) -> None:
+    info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    fp = out.fp
+    if fp is None:
+        raise ValueError("the archive is closed")
+    zip64 = 20  # the local header's size field, forced below
+    start = fp.tell() + _LOCAL.size + len(name) + zip64 + 4
+    pad = -start % PAGE
+    info.extra = struct.pack("<HH", _PAD_ID, pad) + bytes(pad)
+    with out.open(info, "w", force_zip64=True) as entry:
+        entry.write(memoryview(raw))
+
+
+def read_entries(path: Path) -> Entries:
+    """Validates an artifact and maps its entries; InputError names the file and what is wrong."""
+    where = str(path)
+    try:
+        spans = _spans(path)
+        with open(path, "rb") as f:
+            mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError, zipfile.BadZipFile, struct.error, NotImplementedError) as e:
+        raise InputError(f"is not a speccc artifact ({e})", where=where) from e
+    whole = np.frombuffer(mapped, np.uint8)
+    data = {name: whole[at : at + size] for name, (at, size) in spans.items()}
+    manifest = _manifest(data.pop(MANIFEST, None), where)
+    _check_entries(manifest, data, where)
+    return Entries(path, manifest, data)
+
+
+def _spans(path: Path) -> dict[str, tuple[int, int]]:
+    """Offset and size of each entry; ValueError for anything a speccc artifact would not have."""
+    total = path.stat().st_size
+    spans: dict[str, tuple[int, int]] = {}
+    with zipfile.ZipFile(path) as z, open(path, "rb") as f:
+        infos = z.infolist()
+        if len(infos) > MAX_ENTRIES:
+            raise ValueError(f"{len(infos)} entries")
+        for info in infos:
+            if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+                raise ValueError(f"entry {info.filename!r} is compressed")
+            f.seek(info.header_offset)
+            fields = _LOCAL.unpack(f.read(_LOCAL.size))
+            at = info.header_offset + _LOCAL.size + fields[9] + fields[10]
+            if fields[0] != b"PK\3\4" or at + info.file_size > total or at % PAGE:
+                raise ValueError(f"entry {info.filename!r} is not where the directory says")
+            if info.filename in spans or not info.filename.isprintable():
+                raise ValueError(f"entry {info.filename!r} appears twice or has a bad name")
+            spans[info.filename] = (at, info.file_size)
+    _check_overlap(spans)
+    return spans
+
+
+def _check_overlap(spans: Mapping[str, tuple[int, int]]) -> None:
+    end, before = 0, ""
+    for name, (at, size) in sorted(spans.items(), key=lambda s: s[1]):
+        if at < end:
+            raise ValueError(f"entries {before!r} and {name!r} overlap")
+        end, before = at + size, name
+
+
+def _manifest(raw: Bytes | None, where: str) -> dict[str, Any]:
+    if raw is None or len(raw) > MAX_MANIFEST:
+        raise InputError("has no manifest: it is not a speccc artifact", where=where)
+    try:
+        manifest = json.loads(bytes(raw))
+    except (ValueError, RecursionError) as e:
+        raise InputError("manifest.json is damaged: compile the model again", where=where) from e
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("entries"), dict):
+        raise InputError("manifest.json is damaged: compile the model again", where=where)
+    if manifest.get("schema") != SCHEMA:
+        found = manifest.get("schema")
+        raise InputError(
+            f"has schema {found}, this version reads {SCHEMA}: compile the model again", where=where
+        )
+    return manifest
+
+
+def _check_entries(manifest: dict[str, Any], data: Mapping[str, Bytes], where: str) -> None:
+    listed = manifest["entries"]
+    if set(listed) != set(data):
+        odd = sorted(set(listed) ^ set(data))[0]
+        raise InputError(f"entry {odd} is not as the manifest lists it", where=where)
+    for name, raw in data.items():
+        facts = listed[name]
+        if not isinstance(facts, dict) or facts.get("size") != len(raw):
+            raise InputError(f"entry {name} has not the size the manifest gives", where=where)
+        if hashlib.sha256(raw).hexdigest() != facts.get("sha256"):
+            raise InputError(f"entry {name} is damaged: compile the model again", where=where)

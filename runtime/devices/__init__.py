@@ -1,0 +1,1 @@
+"""Device drivers: what runs the kernels of an artifact."""

@@ -1,0 +1,204 @@
+"""A session: one sequence of tokens in a KV cache, extended by steps and cut back at will."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from speccc.errors import InputError
+from speccc.ir.types import DTYPES
+from speccc.runtime.devices.cpu import CpuStep, aligned, cores
+from speccc.runtime.rows import chain, check_path, tree
+
+Logits = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
+LANES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """A RoPE table: radians per position of each pair (0 where a pair does not turn)."""
+
+    name: str
+    frequencies: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BufSpec:
+    """A parameter of the step: element type and shape, whose names are sizes of the call."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """How to call the step: its parameters in order, then arena, scratch, sizes and workers."""
+
+    symbol: str
+    bufs: tuple[BufSpec, ...]
+    arena: int
+    scratch: dict[str, int]
+    sizes: tuple[str, ...]
+    logits: str
+    vocab: int
+    max_rows: int
+    ropes: tuple[RopeSpec, ...]
+
+
+class CpuSession:
+    """A `Session` on the host CPU. Not thread-safe; several sessions may share one model."""
+
+    def __init__(
+        self,
+        spec: StepSpec,
+        library: Array,
+        weights: Array,
+        vectors: Array,
+        *,
+        context: int,
+        threads: int | None = None,
+    ) -> None:
+        """Allocates the caches and working memory for `context` tokens."""
+        self.spec, self.context = spec, context
+        self.threads = threads or cores()
+        self.length = 0
+        self._parents: tuple[int, ...] = ()
+        self._tiles = -(-context // LANES)
+        self._arrays = self._allocate(weights, vectors)
+        self._step = CpuStep(library, spec.symbol, list(self._arrays.values()))
+
+    @property
+    def vocab(self) -> int:
+        """Columns of the logits."""
+        return self.spec.vocab
+
+    def forward(self, tokens: Sequence[int], *, parents: Sequence[int] | None = None) -> Logits:
+        """Appends tokens and returns their logits f32 [m, vocab].
+
+        With `parents` (index among these tokens, -1 for the end of the context) the rows are a
+        tree and `keep` chooses one path of it. InputError when they do not fit or do not exist.
+        """
+        ids = self._checked(tokens)
+        limit = self.spec.max_rows
+        if parents is None:
+            out = np.empty((len(ids), self.spec.vocab), np.float32)
+            start = self.length
+            for at in range(0, len(ids), limit):
+                part = ids[at : at + limit]
+                depth, path = chain(len(part), limit)
+                out[at : at + limit] = self._run(part, depth, path)
+                self.length += len(part)
+            self._base, self._parents = start, tuple(range(-1, len(ids) - 1))
+            return out
+        if len(parents) != len(ids) or len(ids) > limit:
+            raise InputError(f"a tree takes one parent a token and at most {limit} tokens")
+        depth, path = tree(parents, limit)
+        out = self._run(ids, depth, path).copy()
+        self._base, self._parents = self.length, tuple(int(p) for p in parents)
+        self.length += len(ids)
+        return out
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Appends tokens whose logits nobody asks for."""
+        limit = self.spec.max_rows
+        ids = self._checked(tokens)
+        for at in range(0, len(ids), limit):
+            part = ids[at : at + limit]
+            depth, path = chain(len(part), limit)
+            self._run(part, depth, path)
+            self.length += len(part)
+        self._parents = ()
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keeps one root-to-node path of the last rows and drops the others."""
+        check_path(rows, self._parents)
+        base = self._base
+        for to, row in enumerate(rows):
+            if row != to:
+                self._move(base + row, base + to)
+        self.length = base + len(rows)
+        self._parents = ()
+
+    def truncate(self, length: int) -> None:
+        """Forgets everything after the first `length` tokens."""
+        if not 0 <= length <= self.length:
+            raise InputError(f"cannot cut {self.length} tokens to {length}")
+        self.length = length
+        self._parents = ()
+
+    def _checked(self, tokens: Sequence[int]) -> npt.NDArray[np.int32]:
+        ids = np.asarray(tokens, np.int64).reshape(-1)
+        if not len(ids):
+            raise InputError("no tokens to run")
+        if ids.min() < 0 or ids.max() >= self.spec.vocab:
+            bad = ids[(ids < 0) | (ids >= self.spec.vocab)][0]
+            raise InputError(f"token {bad} is outside the vocabulary of {self.spec.vocab}")
+        if self.length + len(ids) > self.context:
+            raise InputError(
+                f"{self.length} + {len(ids)} tokens do not fit a context of {self.context}: "
+                "make the session with a larger one (-c)"
+            )
+        return ids.astype(np.int32)
+
+    def _run(
+        self,
+        ids: npt.NDArray[np.int32],
+        depth: npt.NDArray[np.int32],
+        path: npt.NDArray[np.int32],
+    ) -> Logits:
+        a, m = self._arrays, len(ids)
+        a["tokens"][:m] = ids
+        a["depth"][:m] = depth
+        a["positions"][:m] = self.length + depth
+        a["path"][:m] = path
+        known = {
+            "m": m,
+            "length": self.length,
+            "slots": self._tiles * LANES,
+            "tiles": self._tiles,
+            "weight_bytes": a["weights"].size,
+            "vector_elements": a["vectors"].size,
+        }
+        self._step([known[name] for name in self.spec.sizes], self.threads)
+        out: Logits = a[self.spec.logits][:m, : self.spec.vocab]
+        return out
+
+    def _move(self, source: int, to: int) -> None:
+        k, v = self._arrays["k_cache"], self._arrays["v_cache"]
+        k[:, :, to // LANES, :, to % LANES] = k[:, :, source // LANES, :, source % LANES]
+        v[:, :, :, to] = v[:, :, :, source]
+        for name in ("k_scale", "v_scale"):
+            if name in self._arrays:
+                self._arrays[name][..., to] = self._arrays[name][..., source]
+
+    def _allocate(self, weights: Array, vectors: Array) -> dict[str, Array]:
+        """Every array of the call, in the order of the step's parameters."""
+        slots = self._tiles * LANES
+        sizes = {"m": self.spec.max_rows, "slots": slots, "tiles": self._tiles}
+        given = {"weights": weights, "vectors": vectors, **self._rope_tables(slots)}
+        arrays: dict[str, Array] = {}
+        for buf in self.spec.bufs:
+            shape = tuple(d if isinstance(d, int) else sizes.get(d, 0) for d in buf.shape)
+            made = given.get(buf.name)
+            arrays[buf.name] = aligned(shape, DTYPES[buf.dtype].numpy) if made is None else made
+        arrays["arena"] = aligned((self.spec.arena,), np.float32)
+        for name, size in self.spec.scratch.items():
+            arrays[f"scratch_{name}"] = aligned((self.threads * size,), DTYPES[name].numpy)
+        return arrays
+
+    def _rope_tables(self, slots: int) -> dict[str, Array]:
+        out: dict[str, Array] = {}
+        positions = np.arange(slots, dtype=np.float64)[:, None]
+        for rope in self.spec.ropes:
+            angle = positions * np.asarray(rope.frequencies, np.float64)[None, :]
+            for part, values in (("cos", np.cos(angle)), ("sin", np.sin(angle))):
+                table = aligned(angle.shape, np.float32)
+                table[:] = values
+                out[f"{rope.name}_{part}"] = table
+        return out
