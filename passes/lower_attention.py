@@ -190,7 +190,7 @@ def _sum_by_position(
 ) -> list[Stmt]:
     """part[l] = sum of the powers at positions l, l + 16, .. of the row's own text, in order."""
     ctx = p.ctx
-    n, t, s, lane, z = Var("n"), Var("t"), Var("s"), Var("l"), Var("z")
+    t, s, lane, z = Var("t"), Var("s"), Var("l"), Var("z")
     d = Var("d")
     whole = ex.idiv(ctx.length, LANES)
 
@@ -225,7 +225,6 @@ def _values(p: _Parts) -> tuple[Stmt, ...]:
         i, j, k = Var("i"), Var("j"), Var("k")
         at = ex.add(row, i)
         a = Load(p.scores, (p.head(group, at), p.row(at), k))
-        element = ex.add(ex.mul(panel, LANES), j)
         b = _cached(p, (p.layer, group, panel, k, j), (group, ex.mul(panel, LANES), k), keys=False)
         out.append(Dot(acc, i, j, k, 0, ex.add(ctx.length, ctx.m), a, b))
         x, y = Var("i"), Var("j")

@@ -80,34 +80,26 @@ def _turned(
 ) -> list[Stmt]:
     """Statements that leave the group's elements in g.tile."""
     panels = g.size // LANES
-    out: list[Stmt] = []
-    accs: list[Buf] = []
-    for p in range(panels):
-        panel = ex.add(ex.mul(unit, panels), p)
-        acc, computed = accumulate(f"acc{p}", g.width, rows, w, g.row, panel)
-        accs.append(acc)
-        out += computed
-    out.append(Alloc(g.tile))
-    if r.rope is None:
-        for p, acc in enumerate(accs):
-            i, j = Var("i"), Var("j")
-            index = (i, ex.add(j, p * LANES))
-            out.append(Map(g.tile, index, (Axis(i, g.width), Axis(j, LANES)), Load(acc, (i, j))))
-        return out
-    return out + _rotate(ctx, r, g, accs)
+    raw = Buf("raw", (g.width, g.size), F32, Mem.TILE) if r.rope is not None else g.tile
+    p, i, j = Var("p"), Var("i"), Var("j")
+    # A loop, not two copies: the panel code is by far the largest part of a kernel.
+    acc, computed = accumulate("acc", g.width, rows, w, g.row, ex.add(ex.mul(unit, panels), p))
+    index = (i, ex.add(ex.mul(p, LANES), j))
+    keep = Map(raw, index, (Axis(i, g.width), Axis(j, LANES)), Load(acc, (i, j)))
+    out: list[Stmt] = [Alloc(raw), For(p, 0, panels, (*computed, keep))]
+    return out if r.rope is None else out + _rotate(ctx, r, g, raw)
 
 
-def _rotate(ctx: Context, r: HeadResult, g: _Group, accs: list[Buf]) -> list[Stmt]:
-    """(even, odd) -> (even cos - odd sin, even sin + odd cos), each half in its own lanes."""
+def _rotate(ctx: Context, r: HeadResult, g: _Group, raw: Buf) -> list[Stmt]:
+    """(even, odd) -> (even cos - odd sin, even sin + odd cos); evens are the group's first half."""
     half = g.size // 2
     i = Var("i")
     cos, sin = rope_table(ctx, r)
     position = load_index(ctx.positions, ex.add(g.row, i))
-    out: list[Stmt] = []
+    out: list[Stmt] = [Alloc(g.tile)]
     for which in range(2):
         j = Var("j")
-        even = Load(accs[0], (i, j))
-        odd = Load(accs[1], (i, j)) if len(accs) == 2 else Load(accs[0], (i, ex.add(j, half)))
+        even, odd = Load(raw, (i, j)), Load(raw, (i, ex.add(j, half)))
         pair = ex.add(ex.idiv(g.first, 2), j)
         c, s = Load(cos, (position, pair)), Load(sin, (position, pair))
         if which == 0:
@@ -151,7 +143,7 @@ def _append(ctx: Context, g: _Group, layer: Expr, *, keys: bool) -> list[Stmt]:
 def cache_index(
     layer: Expr, head: Expr, slot: Expr, element: Expr, *, keys: bool
 ) -> tuple[Expr, ...]:
-    """K is [layer, head, slot / 16, element, slot % 16]; V is [layer, head, element / 16, slot, ..]."""
+    """K: [layer, head, slot / 16, element, slot % 16]; V: [.., element / 16, slot, element % 16]."""
     if keys:
         return (layer, head, ex.idiv(slot, LANES), element, ex.mod(slot, LANES))
     return (layer, head, ex.idiv(element, LANES), slot, ex.mod(element, LANES))

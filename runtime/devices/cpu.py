@@ -51,7 +51,7 @@ class CpuStep:
 def _flat(a: Array) -> Array:
     flat = a.reshape(-1)
     # An empty dimension has no address; the kernel never touches it.
-    return flat if flat.size else np.zeros(1, a.dtype)
+    return flat if flat.size else aligned((1,), a.dtype)
 
 
 def _load(library: Array) -> Mapping[str, Any]:
