@@ -142,75 +142,116 @@ def _cached(
     return ex.mul(value, Load(scale, (p.layer, head, group, slot)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Softmax:
+    """One (head, row) of the softmax and its working tiles.
+
+    `tail` holds the row's own ancestors by depth, out of the way of the other rows' slots, so that
+    whole vectors of scores can be turned into powers.
+    """
+
+    p: _Parts
+    head: Expr
+    row: Expr
+    top: Buf
+    part: Buf
+    total: Buf
+    tail: Buf
+
+    @property
+    def depths(self) -> Expr:
+        """How many rows of this step the row sees, itself included."""
+        return ex.add(load_index(self.p.ctx.depth, self.row), 1)
+
+    def index(self, slot: Expr) -> tuple[Expr, Expr, Expr]:
+        """Where the score of a slot is."""
+        return (self.head, self.row, slot)
+
+    def score(self, slot: Expr) -> Expr:
+        """The score of a slot."""
+        return Load(self.p.scores, self.index(slot))
+
+    def slot(self, depth: Expr) -> Expr:
+        """The slot of the ancestor at a depth."""
+        return ex.add(self.p.ctx.length, load_index(self.p.ctx.path, self.row, depth))
+
+    def power(self, x: Expr) -> Expr:
+        """e^(x - max)."""
+        return ex.unary(Fn.EXP, ex.sub(x, Load(self.top, (ex.lit(0),))))
+
+
 def _softmax(p: _Parts) -> tuple[Stmt, ...]:
     """scores -> e^(score - max) where visible, else 0; inverse = 1 / their sum."""
     ctx, unit = p.ctx, Var("unit")
-    head, row = ex.idiv(unit, ctx.m), ex.mod(unit, ctx.m)
-    top, part, total = (
-        Buf(n, (s,), F32, Mem.TILE) for n, s in (("top", 1), ("part", LANES), ("sum", 1))
-    )
-    tail = Buf("tail", (MAX_ROWS,), F32, Mem.TILE)
-    zero, last = (ex.lit(0),), load_index(ctx.depth, row)
-    t, d = Var("t"), Var("d")
-
-    def score(slot: Expr) -> Expr:
-        return Load(p.scores, (head, row, slot))
-
-    def seen(depth: Expr) -> Expr:
-        return score(ex.add(ctx.length, load_index(ctx.path, row, depth)))
-
-    def power(x: Expr) -> Expr:
-        return ex.unary(Fn.EXP, ex.sub(x, Load(top, zero)))
-
-    def depths(*body: Stmt) -> For:
-        return For(d, 0, ex.add(last, 1), body)
-
-    def prefix(slot: Expr) -> tuple[Expr, Expr, Expr]:
-        return (head, row, slot)
-
-    tail_slot = ex.add(ctx.length, load_index(ctx.path, row, d))
-    z = Var("z")
+    shapes = (("top", 1), ("part", LANES), ("sum", 1), ("tail", MAX_ROWS))
+    tiles = [Buf(n, (size,), F32, Mem.TILE) for n, size in shapes]
+    s = _Softmax(p, ex.idiv(unit, ctx.m), ex.mod(unit, ctx.m), *tiles)
+    zero, t, d = (ex.lit(0),), Var("t"), Var("d")
+    total = Reduce(s.total, zero, Axis(t, LANES), Red.SUM, Load(s.part, (t,)))
+    inverse = ex.div(ex.lit(1.0, F32), Load(s.total, zero))
     body: tuple[Stmt, ...] = (
-        Alloc(top), Alloc(part), Alloc(total), Alloc(tail),
-        Reduce(top, zero, Axis(t, ctx.length), Red.MAX, score(t)),
-        depths(Map(top, zero, (), ex.maximum(Load(top, zero), seen(d)))),
-        Map(p.scores, prefix(t), (Axis(t, ctx.length),), power(score(t))),
-        depths(Map(tail, (d,), (), power(seen(d)))),
-        Map(p.scores, prefix(ex.add(ctx.length, z)), (Axis(z, ctx.m),), ex.lit(0.0, F32)),
-        depths(Map(p.scores, prefix(tail_slot), (), Load(tail, (d,)))),
-        *_sum_by_position(p, head, row, part, tail, depths),
-        Reduce(total, zero, Axis(t, LANES), Red.SUM, Load(part, (t,))),
-        Map(p.inverse, (head, row), (), ex.div(ex.lit(1.0, F32), Load(total, zero))),
-    )  # fmt: skip
+        *(Alloc(tile) for tile in tiles),
+        *_maximum(s),
+        *_powers(s),
+        For(d, 0, s.depths, (Map(p.scores, s.index(s.slot(d)), (), Load(s.tail, (d,))),)),
+        *_sum_by_position(s),
+        total,
+        Map(p.inverse, (s.head, s.row), (), inverse),
+    )
     return (Share(unit, ex.mul(ctx.m, p.heads), body),)
 
 
-def _sum_by_position(
-    p: _Parts, head: Expr, row: Expr, part: Buf, tail: Buf, depths: object
-) -> list[Stmt]:
+def _maximum(s: _Softmax) -> list[Stmt]:
+    """Copies the ancestors' scores to the tail and takes the maximum of all that is visible."""
+    t, d, z = Var("t"), Var("d"), Var("z")
+    zero = (ex.lit(0),)
+    copy = Map(s.tail, (d,), (), s.score(s.slot(d)))
+    larger = Map(s.top, zero, (), ex.maximum(Load(s.top, zero), Load(s.tail, (d,))))
+    low = ex.lit(-1e30, F32)
+    return [
+        Map(s.tail, (z,), (Axis(z, MAX_ROWS),), low),
+        Reduce(s.top, zero, Axis(t, s.p.ctx.length), Red.MAX, s.score(t)),
+        For(d, 0, s.depths, (copy, larger)),
+    ]
+
+
+def _powers(s: _Softmax) -> list[Stmt]:
+    """Powers of the prefix in place, of the tail in its tile; zeros in every slot of this step."""
+    ctx, t, d, z = s.p.ctx, Var("t"), Var("d"), Var("z")
+    return [
+        Map(s.p.scores, s.index(t), (Axis(t, _up(ctx.length)),), s.power(s.score(t))),
+        Map(s.tail, (d,), (Axis(d, _up(s.depths)),), s.power(Load(s.tail, (d,)))),
+        Map(
+            s.p.scores,
+            s.index(ex.add(ctx.length, z)),
+            (Axis(z, ctx.m),),
+            ex.lit(0.0, F32),
+        ),
+    ]
+
+
+def _up(n: Expr) -> Expr:
+    """n rounded up to whole vectors (slots come in tiles of 16, so they exist)."""
+    return ex.mul(ex.idiv(ex.add(n, LANES - 1), LANES), LANES)
+
+
+def _sum_by_position(s: _Softmax) -> list[Stmt]:
     """part[l] = sum of the powers at positions l, l + 16, .. of the row's own text, in order."""
-    ctx = p.ctx
-    t, s, lane, z = Var("t"), Var("s"), Var("l"), Var("z")
-    d = Var("d")
-    whole = ex.idiv(ctx.length, LANES)
+    length = s.p.ctx.length
+    t, at, d, lane, z = Var("t"), Var("s"), Var("d"), Var("l"), Var("z")
+    whole = ex.idiv(length, LANES)
 
     def add_at(position: Expr, value: Expr) -> Map:
-        at = ex.mod(position, LANES)
-        return Map(part, (at,), (), ex.add(Load(part, (at,)), value))
+        index = ex.mod(position, LANES)
+        return Map(s.part, (index,), (), ex.add(Load(s.part, (index,)), value))
 
-    block = Load(p.scores, (head, row, ex.add(ex.mul(t, LANES), lane)))
-    add_block = Map(part, (lane,), (Axis(lane, LANES),), ex.add(Load(part, (lane,)), block))
-    last = load_index(ctx.depth, row)
+    block = s.score(ex.add(ex.mul(t, LANES), lane))
+    add_block = Map(s.part, (lane,), (Axis(lane, LANES),), ex.add(Load(s.part, (lane,)), block))
     return [
-        Map(part, (z,), (Axis(z, LANES),), ex.lit(0.0, F32)),
+        Map(s.part, (z,), (Axis(z, LANES),), ex.lit(0.0, F32)),
         For(t, 0, whole, (add_block,)),
-        For(
-            s,
-            ex.mul(whole, LANES),
-            ctx.length,
-            (add_at(s, Load(p.scores, (head, row, s))),),
-        ),
-        For(d, 0, ex.add(last, 1), (add_at(ex.add(ctx.length, d), Load(tail, (d,))),)),
+        For(at, ex.mul(whole, LANES), length, (add_at(at, s.score(at)),)),
+        For(d, 0, s.depths, (add_at(ex.add(length, d), Load(s.tail, (d,))),)),
     ]
 
 
