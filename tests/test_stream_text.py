@@ -30,7 +30,8 @@ def test_any_bytes_decode_as_in_one_go(parts: list[bytes]) -> None:
     stream = Utf8Stream()
     shown = "".join(map(stream.feed, parts))
     whole = b"".join(parts).decode(errors="replace")
-    assert whole in (shown, shown + "\ufffd")
+    # At most three bytes are held back; invalid ones among them are one replacement each.
+    assert whole in [shown + "\ufffd" * held for held in range(4)]
     if whole != shown:  # what is left out is the start of a character
         assert not _complete(b"".join(parts))
 
