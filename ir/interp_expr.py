@@ -18,12 +18,37 @@ Reader = Callable[[Load | LoadBytes, tuple[Array, ...]], Array]
 
 
 def fma(a: Array, b: Array, c: Array) -> Array:
-    """f32 a * b + c: the product is exact in f64 and the sum is rounded to f64, then to f32.
+    """f32 a * b + c rounded once: exact product in f64, sum rounded to odd in f64, then to f32.
 
-    Differs from one rounding only when the f64 sum falls exactly between two f32 (rare: 2**-28).
+    A sum rounded to odd never falls between two f32 by rounding, so the second rounding is right
+    (Boldo and Melquiond 2008). Only sums that look like such a midpoint are worth the work.
     """
-    exact = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
-    return exact.astype(np.float32)
+    wide = c.astype(np.float64)
+    product = a.astype(np.float64) * b.astype(np.float64)
+    total = np.asarray(product + wide)
+    bits = total.view(np.int64)
+    middle = (bits & _BELOW_F32) == _HALF_F32
+    middle |= (np.abs(total) < _TINY_F32) & (total != 0)
+    if middle.any():
+        shape = total.shape
+        odd = _to_odd(*(np.broadcast_to(x, shape)[middle] for x in (total, product, wide)))
+        total[middle] = odd
+    return total.astype(np.float32)
+
+
+_BELOW_F32, _HALF_F32 = (1 << 29) - 1, 1 << 28  # the bits of an f64 below those of an f32
+_TINY_F32 = 2.0**-126  # subnormal f32 have their midpoints elsewhere
+
+
+def _to_odd(total: Array, a: Array, b: Array) -> Array:
+    """fl(a + b) moved to the neighbour with an odd last bit when it is not exact (TwoSum)."""
+    part = total - a
+    error = (a - (total - part)) + (b - part)
+    bits = total.view(np.int64)
+    even = (error != 0) & (bits & 1 == 0)
+    step = np.where((error > 0) == (total > 0), 1, -1)
+    moved: Array = np.where(even, bits + step, bits).view(np.float64)
+    return moved
 
 
 def exp(x: Array) -> Array:

@@ -14,6 +14,7 @@ from speccc.ir.expr import Expr, Var
 from speccc.ir.graph import Graph, Node, Value, origin_of
 from speccc.ir.plan import Loop, Plan, Step, check_order
 from speccc.ir.tile import Axis, Buf, Kernel, Map, Share
+from speccc.ir.tile_verify import verify_plan
 from speccc.passes.lower_attention import lower_attention
 from speccc.passes.lower_context import KV_TYPES, Context, KvShape, RopeTable, load_index
 from speccc.passes.lower_region import RegionLowering, buffers_of
@@ -54,6 +55,7 @@ class LowerGraph:
             raise UnsupportedError(f"logits of type {logits.type}")
         plan = Plan("step", _sizes(ctx), tuple(ctx.bufs), body)
         check_order(plan)
+        verify_plan(plan)
         sizes = {v.name: v for v in plan.sizes}
         return Lowered(plan, ctx.weights, ctx.kv, ctx.tables, ctx.values[logits], columns, sizes)
 

@@ -17,6 +17,7 @@ from speccc.ir.expr import Expr, Var
 from speccc.ir.frontends import ModelSource, open_model
 from speccc.ir.graph import Graph
 from speccc.ir.plan import Plan, Role
+from speccc.ir.tile_text import print_plan
 from speccc.pack import pack_weights
 from speccc.passes.graph_pipeline import optimize
 from speccc.passes.lower_context import MAX_ROWS, RopeTable
@@ -133,9 +134,8 @@ def _context(source: ModelSource, asked: int | None) -> int:
 
 
 def _bounds(lowered: Lowered) -> dict[Var, int]:
-    bounds = dict.fromkeys(lowered.plan.sizes, 0)
-    bounds[lowered.sizes["m"]] = MAX_ROWS
-    return bounds
+    # The only size known here: memory of any other one is refused when it is laid out.
+    return {lowered.sizes["m"]: MAX_ROWS}
 
 
 def frequencies(table: RopeTable, source: ModelSource) -> list[float]:
@@ -226,6 +226,7 @@ def _formats(source: ModelSource) -> dict[str, int]:
 
 def _dump(folder: Path, built: Built, lowered: Lowered) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "50-plan.tile.txt").write_text(print_plan(lowered.plan))
     (folder / "90-step.tir.txt").write_text(built.source)
 
 
