@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Union
@@ -115,7 +116,7 @@ def _binary(fn: Fn, a: Scalar, b: Scalar) -> Expr:
     return folded or Apply(fn, (x, y), BOOL if fn in COMPARE else dtype)
 
 
-_INT_FOLD = {
+_INT_FOLD: dict[Fn, Callable[[int, int], int]] = {
     Fn.ADD: lambda a, b: a + b,
     Fn.SUB: lambda a, b: a - b,
     Fn.MUL: lambda a, b: a * b,
@@ -133,7 +134,7 @@ def _fold(fn: Fn, x: Expr, y: Expr) -> Expr | None:
     cx = x.value if isinstance(x, Const) else None
     cy = y.value if isinstance(y, Const) else None
     if cx is not None and cy is not None and fn in _INT_FOLD:
-        return Const(_INT_FOLD[fn](cx, cy), x.dtype)
+        return Const(_INT_FOLD[fn](int(cx), int(cy)), x.dtype)
     if (fn in (Fn.ADD, Fn.SUB) and cy == 0) or (fn in (Fn.MUL, Fn.IDIV) and cy == 1):
         return x
     if (fn is Fn.ADD and cx == 0) or (fn is Fn.MUL and cx == 1):

@@ -60,8 +60,8 @@ def exp(x: Array) -> Array:
     x = x.astype(np.float32)
     clamped = np.clip(x, np.float32(EXP.low), np.float32(EXP.high))
     n = np.rint(clamped * np.float32(EXP.log2e))
-    r = fma(n, np.float32(-EXP.ln2_hi), clamped)
-    r = fma(n, np.float32(-EXP.ln2_lo), r)
+    r = fma(n, np.asarray(-EXP.ln2_hi, np.float32), clamped)
+    r = fma(n, np.asarray(-EXP.ln2_lo, np.float32), r)
     p = np.broadcast_to(np.float32(EXP.poly[0]), r.shape)
     for c in EXP.poly[1:]:
         p = fma(p, r, np.broadcast_to(np.float32(c), r.shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -85,12 +85,12 @@ class Sym:
         return self.name
 
 
-Dim = Union[int, Sym]
+Dim = int | Sym
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A shape of ints and symbols, and an element type or block format (blocks run along the last axis)."""
+    """A shape of ints and symbols, and an element type or a block format along the last axis."""
 
     shape: tuple[Dim, ...]
     elem: DType | Format

@@ -74,8 +74,9 @@ def lower_attention(ctx: Context, node: Node, name: str) -> tuple[Kernel, ...]:
     q, k, v = node.inputs[:3]
     heads, size = q.type.shape[1:]
     groups = k.type.shape[1]
-    ints = isinstance(heads, int) and isinstance(size, int) and isinstance(groups, int)
-    if not ints or not isinstance(op, ops_state.Attention) or v.type.shape != k.type.shape:
+    if not (isinstance(heads, int) and isinstance(size, int) and isinstance(groups, int)):
+        raise UnsupportedError(f"{name}: attention of symbolic size")
+    if not isinstance(op, ops_state.Attention) or v.type.shape != k.type.shape:
         raise UnsupportedError(f"{name}: attention over {q.type}, {k.type}, {v.type}")
     layer = ctx.caches[k]
     if ctx.caches[v] != layer:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from speccc.errors import UnsupportedError
 from speccc.ir import ops
-from speccc.ir.expr import Expr, Load, Var
+from speccc.ir.expr import Expr, Load, Var, cast
 from speccc.ir.graph import Value
 from speccc.ir.plan import PlanBuf, Role
 from speccc.ir.tile import LANES, Buf
-from speccc.ir.types import F16, F32, I8, I32, U8, DType
+from speccc.ir.types import F16, F32, I8, I32, INDEX, U8, DType
 from speccc.passes.weight_layout import LayerVar, WeightLayout
 
 MAX_ROWS = 64
@@ -156,7 +156,4 @@ def columns_of(value: Value) -> int:
 
 def load_index(buf: Buf, *index: Expr) -> Expr:
     """An i32 element as an index."""
-    from speccc.ir.expr import cast
-    from speccc.ir.types import INDEX
-
     return cast(Load(buf, index), INDEX)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from os.path import commonprefix
 
 from speccc.errors import UnsupportedError
 from speccc.ir import expr as ex
 from speccc.ir import ops, ops_state
-from speccc.ir.expr import Expr, Var
+from speccc.ir.expr import Expr, Load, Var
 from speccc.ir.graph import Graph, Node, Value, origin_of
 from speccc.ir.plan import Loop, Plan, Step, check_order
 from speccc.ir.tile import Axis, Buf, Kernel, Map, Share
@@ -53,15 +52,11 @@ class LowerGraph:
         columns = logits.type.shape[1]
         if not isinstance(columns, int):
             raise UnsupportedError(f"logits of type {logits.type}")
-        plan = Plan("step", _sizes(ctx), tuple(ctx.bufs), body)
+        plan = Plan("step", ctx.scalars, tuple(ctx.bufs), body)
         check_order(plan)
         verify_plan(plan)
         sizes = {v.name: v for v in plan.sizes}
         return Lowered(plan, ctx.weights, ctx.kv, ctx.tables, ctx.values[logits], columns, sizes)
-
-
-def _sizes(ctx: Context) -> tuple[Var, ...]:
-    return ctx.scalars
 
 
 def kv_shape(graph: Graph, kind: str) -> KvShape:
@@ -194,8 +189,6 @@ class _Walk:
             return ()
         row, c = Var("row"), Var("c")
         columns = made.shape[1]
-        from speccc.ir.expr import Load
-
         body = (Share(row, ctx.m, (Map(to, (row, c), (Axis(c, columns),), Load(made, (row, c))),)),)
         return (Kernel("carry", (made, to), ctx.scalars, body),)
 
@@ -225,8 +218,8 @@ def kernel_name(ctx: Context, n: Node) -> str:
     names = [_short(w) for v in n.inputs for w in _matrix_names(ctx, v)]
     if not names:
         names = [_short(origin_of(n).split(", ")[0]) or n.op.mnemonic]
-    stem = commonprefix(names) if len(names) > 1 else names[0]
-    stem = stem[: stem.rfind("_") + 1] if len(names) > 1 else ""
+    stem = names[0][: names[0].rfind("_") + 1] if len(names) > 1 else ""
+    stem = stem if all(name.startswith(stem) for name in names) else ""
     return re.sub(r"\W+", "_", stem + "_".join(name.removeprefix(stem) for name in names))
 
 

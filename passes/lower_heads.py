@@ -143,7 +143,7 @@ def _append(ctx: Context, g: _Group, layer: Expr, *, keys: bool) -> list[Stmt]:
 def cache_index(
     layer: Expr, head: Expr, slot: Expr, element: Expr, *, keys: bool
 ) -> tuple[Expr, ...]:
-    """K: [layer, head, slot / 16, element, slot % 16]; V: [.., element / 16, slot, element % 16]."""
+    """K: [layer, head, slot / 16, element, slot % 16], V: [.., element / 16, slot, element % 16]."""
     if keys:
         return (layer, head, ex.idiv(slot, LANES), element, ex.mod(slot, LANES))
     return (layer, head, ex.idiv(element, LANES), slot, ex.mod(element, LANES))

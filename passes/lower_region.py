@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from speccc.errors import UnsupportedError
 from speccc.ir import expr as ex
 from speccc.ir import ops, ops_state
 from speccc.ir.expr import Apply, Expr, Fn, Load, Var
 from speccc.ir.graph import Node, Value
-from speccc.ir.plan import Role
+from speccc.ir.plan import Role, accesses
 from speccc.ir.region import Region, read_region
 from speccc.ir.tile import LANES, Axis, Buf, Kernel, Map, Stmt
 from speccc.ir.types import F32
@@ -85,7 +87,7 @@ class RegionLowering:
         rows, body = self._prologue()
         for position, result in enumerate(op.body.results):
             body += self._result(result, Value(self.node, position), rows)
-        used = _buffers(tuple(body), self.ctx)
+        used = buffers_of(tuple(body), self.ctx)
         return Kernel(self.name, used, self.ctx.scalars, tuple(body))
 
     def outer(self, param: Value) -> Value:
@@ -201,20 +203,14 @@ class RegionLowering:
 
 
 def _scalar_constant(v: Value) -> Expr:
-    import numpy as np
-
     op = v.node.op
     if not isinstance(op, ops.Constant) or len(op.data) != 4:
         raise UnsupportedError("a constant tensor in an epilogue")
     return ex.lit(float(np.frombuffer(op.data, np.float32)[0]), F32)
 
 
-def _buffers(body: tuple[Stmt, ...], ctx: Context) -> tuple[Buf, ...]:
-    from speccc.ir.plan import accesses
-
+def buffers_of(body: tuple[Stmt, ...], ctx: Context) -> tuple[Buf, ...]:
+    """The plan's buffers that statements touch, in the plan's order."""
     probe = Kernel("probe", tuple(b.buf for b in ctx.bufs), (), body)
     reads, writes = accesses(probe)
     return tuple(b.buf for b in ctx.bufs if b.buf in reads | writes)
-
-
-buffers_of = _buffers

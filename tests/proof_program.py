@@ -1,4 +1,4 @@
-"""The proof program: RMSNorm + int8 activations -> Q4_1 gate and up -> SwiGLU, one block-level kernel."""
+"""The proof program: RMSNorm and int8 rows -> Q4_1 gate and up -> SwiGLU in one kernel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def swiglu(g: Expr, u: Expr) -> Expr:
 
 
 def proof_program(k: int, n: int, fmt: str = "q4_1", widths: tuple[int, ...] = WIDTHS) -> Proof:
-    """y[m, n] = silu(x' wg) * (x' wu), x' = quantised rmsnorm(x); gate and up one after the other."""
+    """y[m, n] = silu(x' wg) * (x' wu) with x' = rmsnorm(x) as int8; gate, then up, in w."""
     m = Var("m")
     w = PackedMatrix(FORMATS[fmt], n, k)
     x, y = Buf("x", (m, k), F32), Buf("y", (m, n), F32)

@@ -16,9 +16,10 @@ from speccc.ir.expr import (
     Load,
     LoadBytes,
     Var,
+    add,
     lit,
+    mul,
     stride,
-    substitute,
     variables,
 )
 from speccc.ir.interp_expr import EXP, F16_MAX
@@ -54,8 +55,6 @@ class Scope:
 
 def flat_index(buf: Buf, idx: tuple[Expr, ...]) -> Expr:
     """The row-major element number as one expression."""
-    from speccc.ir.expr import add, mul
-
     at: Expr = lit(0)
     for i, size in zip(idx, buf.shape, strict=True):
         at = add(mul(at, size), i)
@@ -194,7 +193,7 @@ RENDER: dict[Fn, Callable[[Lanes, Apply, list[Node]], Node]] = {
     Fn.LT: _plain(lambda a, b: a < b),
     Fn.LE: _plain(lambda a, b: a <= b),
     Fn.EQ: _plain(lambda a, b: tirx.EQ(a, b)),
-    Fn.FMA: lambda r, e, args: tir.fma(*args, r.lanes),
+    Fn.FMA: lambda r, e, args: tir.fma(args[0], args[1], args[2], r.lanes),
     Fn.SELECT: _plain(tirx.Select),
     Fn.NEG: _plain(lambda a: -a),
     Fn.ABS: lambda r, e, args: r.llvm("fabs", args[0]),
@@ -209,8 +208,3 @@ RENDER: dict[Fn, Callable[[Lanes, Apply, list[Node]], Node]] = {
 def render_scalar(e: Expr | int, scope: Scope, block: Block) -> Node:
     """One lane of an expression, or an int as int64."""
     return tir.index(e) if isinstance(e, int) else Lanes(scope, block).render(e)
-
-
-def at_zero(e: Expr, var: Var) -> Expr:
-    """The expression with `var` = 0."""
-    return substitute(e, {var: lit(0)})

@@ -46,7 +46,7 @@ STACK_BYTES = 1024
 
 @dataclass
 class Render:
-    """What rendering needs beside the scope: the instruction set, the worker, and the scratch arena."""
+    """What rendering needs beside the scope: instruction set, worker and scratch arena."""
 
     isa: Isa
     worker: Node

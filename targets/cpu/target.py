@@ -64,11 +64,12 @@ class CpuTarget:
         """LLVM settings for the instruction set; code for another machine is built, not run."""
         arch = self.isa.arch or os.uname().machine
         # The code is vectorised and unrolled as written: -O2 and -O3 take longer and gain nothing.
-        spec = {"kind": "llvm", "opt-level": 1, "mtriple": f"{arch}-unknown-linux-gnu"}
+        triple = f"{arch}-unknown-linux-gnu"
+        spec: dict[str, object] = {"kind": "llvm", "opt-level": 1, "mtriple": triple}
         if self.isa.mcpu:
             spec["mcpu"] = self.isa.mcpu
         if self.isa.attrs:
-            spec["mattr"] = list(self.isa.attrs)  # type: ignore[assignment]
+            spec["mattr"] = list(self.isa.attrs)
         return tvm.target.Target(spec)
 
     def object_code(self, func: tirx.PrimFunc, name: str) -> bytes:
