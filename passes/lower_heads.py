@@ -143,7 +143,11 @@ def _append(ctx: Context, g: _Group, layer: Expr, *, keys: bool) -> list[Stmt]:
 def cache_index(
     layer: Expr, head: Expr, slot: Expr, element: Expr, *, keys: bool
 ) -> tuple[Expr, ...]:
-    """K: [layer, head, slot / 16, element, slot % 16], V: [.., element / 16, slot, element % 16]."""
+    """Where an element lives.
+
+    K is [layer, head, slot / 16, element, slot % 16], V [layer, head, element / 16, slot,
+    element % 16]: the lanes of each are what its product runs over last.
+    """
     if keys:
         return (layer, head, ex.idiv(slot, LANES), element, ex.mod(slot, LANES))
     return (layer, head, ex.idiv(element, LANES), slot, ex.mod(element, LANES))
