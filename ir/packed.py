@@ -134,6 +134,15 @@ class PackedMatrix:
             return self._float_element(blob, base, lane, k)
         b, t = ex.idiv(k, BLOCK), ex.mod(k, BLOCK)
         base = ex.add(base, ex.mul(b, self.block_bytes))
+        code = self.code(blob, base, lane, t)
+        value = ex.cast(ex.sub(code, self.format.zero_point), F32)
+        scale = self.scale(blob, base, lane)
+        if not self.format.has_min:
+            return ex.mul(value, scale)
+        return ex.fma(value, scale, self.minimum(blob, base, lane))
+
+    def code(self, blob: Buf, base: ex.Expr, lane: ex.Expr, t: ex.Expr) -> ex.Expr:
+        """The unsigned code (i32) of row `lane`, column t of the block at byte `base`."""
         quads = BLOCK // 4 * self.bits // 8
         quad = ex.idiv(t, 4)
         at = ex.add(ex.mul(ex.mod(quad, quads), 4 * PANEL), ex.add(ex.mul(lane, 4), ex.mod(t, 4)))
@@ -141,11 +150,15 @@ class PackedMatrix:
         if self.bits == 4:
             half = ex.cast(ex.mul(ex.idiv(quad, quads), 4), I32)
             code = ex.bit_and(ex.shr(code, half), 15)
-        value = ex.cast(ex.sub(code, self.format.zero_point), F32)
-        scale = self._half(blob, base, lane, 0)
-        if not self.format.has_min:
-            return ex.mul(value, scale)
-        return ex.fma(value, scale, self._half(blob, base, lane, 1))
+        return code
+
+    def scale(self, blob: Buf, base: ex.Expr, lane: ex.Expr) -> ex.Expr:
+        """The f32 scale of row `lane` of the block at byte `base`."""
+        return self._half(blob, base, lane, 0)
+
+    def minimum(self, blob: Buf, base: ex.Expr, lane: ex.Expr) -> ex.Expr:
+        """The f32 minimum of row `lane` of the block at byte `base`."""
+        return self._half(blob, base, lane, 1)
 
     def _half(self, blob: Buf, base: ex.Expr, lane: ex.Expr, which: int) -> ex.Expr:
         at = ex.add(ex.add(base, self.code_bytes + 2 * PANEL * which), ex.mul(lane, 2))

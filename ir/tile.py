@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 from speccc.ir.expr import Expr, Var
 from speccc.ir.packed import PackedMatrix
 from speccc.ir.types import DType
+
+if TYPE_CHECKING:
+    from speccc.ir.fragment import FragmentStmt
 
 LANES = 16
 """Columns of a panel and partial sums of a `Reduce`: part of the numeric class."""
@@ -26,7 +29,8 @@ class Mem(Enum):
 
     GLOBAL = "global"  # shared by all workers; what one writes others see in the next phase
     SCRATCH = "scratch"  # one worker's own memory, lost at the end of the kernel
-    TILE = "tile"  # small and static: registers if the target has enough of them
+    TILE = "tile"  # small and static: registers if the target has enough of them (block level)
+    SHARED = "shared"  # static and fast, seen by all invocations of a workgroup (fragment level)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +162,8 @@ class ScaledDot:
     panel: Expr
 
 
-Stmt = Union[Alloc, For, Share, RowTiles, Map, Reduce, Dot, ScaledDot]  # noqa: UP007
+# `speccc.ir.fragment` adds the statements of the second level; loops hold either.
+Stmt = Union[Alloc, For, Share, RowTiles, Map, Reduce, Dot, ScaledDot, "FragmentStmt"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,194 @@
+"""Block level -> fragment level: what one worker did alone, a workgroup of subgroups does together.
+
+`ScaledDot` becomes matrix instructions of one shape; maps, reductions and float dots are dealt out
+to the invocations with every order kept, so the result is bit-identical. TILE buffers move to
+SHARED; a worker's SCRATCH becomes its workgroup's. Barriers come last, by data flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from speccc.errors import UnsupportedError
+from speccc.ir import expr as ex
+from speccc.ir.expr import Apply, Expr, Load, LoadBytes, Var
+from speccc.ir.fragment import FragmentKernel, LaneFold, LaneMap, MmaShape, Workgroup
+from speccc.ir.tile import (
+    LANES,
+    Alloc,
+    Axis,
+    Buf,
+    Dot,
+    For,
+    Kernel,
+    Map,
+    Mem,
+    QuantRows,
+    Red,
+    Reduce,
+    RowTiles,
+    ScaledDot,
+    Share,
+    Stmt,
+)
+from speccc.ir.types import DType, Kind
+from speccc.passes.insert_barriers import insert_barriers
+from speccc.passes.scaled_dot_to_fragment import Staging, lower_scaled_dot
+
+LEAST_I32 = -(2**31)
+
+
+@dataclass(frozen=True, slots=True)
+class DotToFragment:
+    """The pass: the matrix instruction to use, and the workgroup's size.
+
+    UnsupportedError from `run` names a shape that cannot serve, or a statement with no lowering.
+    """
+
+    shape: MmaShape
+    subgroup: int
+    subgroups: int = 2
+
+    def run(self, kernel: Kernel) -> FragmentKernel:
+        """The kernel at fragment level."""
+        group = Workgroup(self.subgroup, self.subgroups)
+        body = _Lowering(self.shape).kernel_body(kernel.body)
+        return FragmentKernel(kernel.name, kernel.bufs, kernel.scalars, group, body)
+
+
+class _Lowering:
+    """State of one kernel: where TILE buffers went, and the tiles staged for the instruction."""
+
+    def __init__(self, shape: MmaShape) -> None:
+        self.shape = shape
+        self.moved: dict[Buf, Buf] = {}
+        self.staging: Staging | None = None
+
+    def kernel_body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        lowered = self.block(body)
+        staged = self.staging.allocs() if self.staging is not None else ()
+        return insert_barriers((*staged, *lowered))
+
+    def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for s in body:
+            if type(s) not in _LOWER:
+                raise UnsupportedError(f"{type(s).__name__} has no lowering to fragment level")
+            out += _LOWER[type(s)](self, s)
+        return tuple(out)
+
+    def buf(self, buf: Buf) -> Buf:
+        """The buffer that holds it at this level."""
+        if buf.mem is not Mem.TILE:
+            return buf
+        if buf not in self.moved:
+            self.moved[buf] = Buf(buf.name, buf.shape, buf.dtype, Mem.SHARED)
+        return self.moved[buf]
+
+    def expr(self, e: Expr) -> Expr:
+        """The expression over this level's buffers."""
+        if isinstance(e, Load):
+            return Load(self.buf(e.buf), self.index(e.index))
+        if isinstance(e, LoadBytes):
+            return LoadBytes(self.buf(e.buf), self.expr(e.at), e.dtype)
+        return Apply(e.fn, self.index(e.args), e.dtype) if isinstance(e, Apply) else e
+
+    def index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(self.expr(i) for i in index)
+
+    def bound(self, e: Expr | int) -> Expr | int:
+        return e if isinstance(e, int) else self.expr(e)
+
+    def axes(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(a.var, self.bound(a.extent)) for a in axes)
+
+
+def _alloc(low: _Lowering, s: Alloc) -> list[Stmt]:
+    return [Alloc(low.buf(s.buf))]
+
+
+def _for(low: _Lowering, s: For) -> list[Stmt]:
+    return [For(s.var, low.bound(s.lo), low.bound(s.hi), low.block(s.body))]
+
+
+def _share(low: _Lowering, s: Share) -> list[Stmt]:
+    return [Share(s.var, low.bound(s.extent), low.block(s.body))]
+
+
+def _row_tiles(low: _Lowering, s: RowTiles) -> list[Stmt]:
+    variants = tuple((width, low.block(body)) for width, body in s.variants)
+    return [RowTiles(s.var, low.expr(s.extent), variants)]
+
+
+def _map(low: _Lowering, s: Map) -> list[Stmt]:
+    return [LaneMap(low.buf(s.dst), low.index(s.index), low.axes(s.axes), low.expr(s.value))]
+
+
+def _reduce(low: _Lowering, s: Reduce) -> list[Stmt]:
+    """16 partial folds by 16 invocations, then the tree of 16 by one."""
+    partial = Buf("partial", (LANES,), s.value.dtype, Mem.SHARED)
+    lane, step = Var("lane"), Var("step")
+    extent = low.bound(s.axis.extent)
+    # Lane l folds elements l, l + 16, ...: as many as lie below the extent.
+    count = ex.idiv(ex.sub(ex.add(ex.lit(extent), LANES - 1), lane), LANES)
+    element = ex.add(ex.mul(step, LANES), lane)
+    value = ex.substitute(low.expr(s.value), {s.axis.var: element})
+    init = _neutral(s.red, s.value.dtype)
+    fold = LaneFold(partial, (lane,), (Axis(lane, LANES),), step, 0, count, s.red, init, value)
+    joined = LaneMap(low.buf(s.dst), low.index(s.index), (), _tree(partial, s.red))
+    return [Alloc(partial), fold, joined]
+
+
+def _neutral(red: Red, dtype: DType) -> Expr:
+    if red is Red.SUM:
+        return ex.lit(0.0 if dtype.kind is Kind.FLOAT else 0, dtype)
+    return ex.lit(float("-inf") if dtype.kind is Kind.FLOAT else LEAST_I32, dtype)
+
+
+def _tree(partial: Buf, red: Red) -> Expr:
+    """Partial l takes in l + 8, l + 4, l + 2 and l + 1."""
+    join = ex.add if red is Red.SUM else ex.maximum
+    level: list[Expr] = [Load(partial, (ex.lit(n),)) for n in range(LANES)]
+    while len(level) > 1:
+        half = len(level) // 2
+        level = [join(level[n], level[n + half]) for n in range(half)]
+    return level[0]
+
+
+def _dot(low: _Lowering, s: Dot) -> list[Stmt]:
+    """A float dot has one order, which no matrix instruction promises: one fold an element."""
+    rows, cols = s.acc.shape
+    at: tuple[Expr, ...] = (s.i, s.j)
+    acc = low.buf(s.acc)
+    value = ex.mul(low.expr(s.a), low.expr(s.b))
+    axes = (Axis(s.i, rows), Axis(s.j, cols))
+    lo, hi = low.bound(s.lo), low.bound(s.hi)
+    return [LaneFold(acc, at, axes, s.k, lo, hi, Red.SUM, Load(acc, at), value)]
+
+
+def _scaled_dot(low: _Lowering, s: ScaledDot) -> list[Stmt]:
+    x = s.x
+    moved = QuantRows(
+        low.buf(x.codes),
+        low.buf(x.scale),
+        low.buf(x.sums),
+        low.buf(x.scaled_sums),
+        low.expr(x.row),
+    )
+    here = ScaledDot(low.buf(s.acc), moved, s.w, s.blob, low.expr(s.offset), low.expr(s.panel))
+    if low.staging is None:
+        low.staging = Staging.of(low.shape)
+    return lower_scaled_dot(here, low.staging)
+
+
+_LOWER: dict[type, Callable[..., list[Stmt]]] = {
+    Alloc: _alloc,
+    For: _for,
+    Share: _share,
+    RowTiles: _row_tiles,
+    Map: _map,
+    Reduce: _reduce,
+    Dot: _dot,
+    ScaledDot: _scaled_dot,
+}

@@ -1,0 +1,69 @@
+"""Fragment-level statements without barriers -> the same with one wherever two accesses may meet.
+
+A data-flow over the statement tree: the state is what was done to buffers since the last barrier;
+a statement that conflicts with it gets a barrier in front. Loops run to a fixed point, so the last
+statements of one iteration are ordered before the first of the next.
+"""
+
+from __future__ import annotations
+
+from speccc.ir.fragment import Access, Barrier, accesses, bounds, loads
+from speccc.ir.tile import For, RowTiles, Share, Stmt
+
+State = frozenset[Access]
+NOTHING: State = frozenset()
+
+
+def insert_barriers(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The statements of a kernel, with barriers."""
+    return _block(body, NOTHING)[0]
+
+
+def conflict(a: Access, b: Access) -> bool:
+    """Whether different invocations may meet at one element, one of them writing."""
+    if a.buf is not b.buf or not (a.write or b.write):
+        return False
+    return a.lanes is None or a.lanes != b.lanes
+
+
+def _block(body: tuple[Stmt, ...], state: State) -> tuple[tuple[Stmt, ...], State]:
+    out: list[Stmt] = []
+    for s in body:
+        loop = isinstance(s, (For, Share, RowTiles))
+        own = _bounds(s) if loop else accesses(s)
+        if any(conflict(a, b) for a in state for b in own):
+            out.append(Barrier())
+            state = NOTHING
+        state |= own
+        if loop:
+            s, state = _loop(s, state)
+        out.append(s)
+    return tuple(out), state
+
+
+def _bounds(s: Stmt) -> State:
+    return frozenset(Access(r.buf, False, None) for e in bounds(s) for r in loads(e))
+
+
+def _loop(s: Stmt, state: State) -> tuple[Stmt, State]:
+    """A loop entered in `state`: its body must be right after itself too, and it may not run."""
+    while True:
+        after = state
+        if isinstance(s, RowTiles):
+            variants = []
+            for width, block in s.variants:
+                body, end = _block(block, state)
+                variants.append((width, body))
+                after |= end
+            out: Stmt = RowTiles(s.var, s.extent, tuple(variants))
+        elif isinstance(s, For):
+            body, end = _block(s.body, state)
+            out, after = For(s.var, s.lo, s.hi, body), after | end
+        elif isinstance(s, Share):
+            body, end = _block(s.body, state)
+            out, after = Share(s.var, s.extent, body), after | end
+        else:
+            return s, state
+        if after == state:
+            return out, state
+        state = after

@@ -1,0 +1,159 @@
+"""`ScaledDot` -> integer matrix instructions: one 32-wide block of k after the other.
+
+    for b: wt = codes of the panel as i8, xt = codes of the rows (rows past the tile zero)
+           [barrier]  dots = xt @ wt^T in fragments, i32
+           [barrier]  acc = fma(f32(dots), xs * ws, acc), then the minimum: the block level's order
+Tokens lie on the instruction's narrow side: as its rows when m <= n, else as its columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from speccc.errors import UnsupportedError
+from speccc.ir import expr as ex
+from speccc.ir.expr import Expr, Load, Var
+from speccc.ir.fragment import (
+    FragLoad,
+    Fragment,
+    FragMma,
+    FragStore,
+    FragZero,
+    LaneMap,
+    MmaShape,
+    Role,
+    Subgroups,
+)
+from speccc.ir.packed import BLOCK, PANEL, PackedMatrix
+from speccc.ir.tile import Alloc, Axis, Buf, For, Mem, ScaledDot, Stmt
+from speccc.ir.types import F32, I8, I32
+
+I8_RANGE = range(-128, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """One kernel's SHARED tiles: rows [tokens, 32] i8, weights [columns, 32] i8, their product.
+
+    The product is [tokens, columns]. `tokens` and `columns` are the sides of one fragment, the
+    latter at least a panel's worth of fragments.
+    """
+
+    shape: MmaShape
+    tokens: int
+    columns: int
+    x: Buf
+    w: Buf
+    dots: Buf
+
+    @staticmethod
+    def of(shape: MmaShape) -> Staging:
+        """Tiles for `shape`; UnsupportedError when it cannot serve."""
+        if (shape.a, shape.b, shape.acc) != (I8, I8, I32):
+            raise UnsupportedError(f"{shape}: scaled_dot needs i8*i8->i32")
+        tokens, side = min(shape.m, shape.n), max(shape.m, shape.n)
+        if BLOCK % shape.k or (PANEL % side and side % PANEL):
+            raise UnsupportedError(f"{shape}: does not tile blocks of {BLOCK} by {PANEL} rows")
+        columns = max(side, PANEL)
+        return Staging(
+            shape,
+            tokens,
+            columns,
+            Buf("x_tile", (tokens, BLOCK), I8, Mem.SHARED),
+            Buf("w_tile", (columns, BLOCK), I8, Mem.SHARED),
+            Buf("dots", (tokens, columns), I32, Mem.SHARED),
+        )
+
+    @property
+    def rows_are_tokens(self) -> bool:
+        """Whether operand a is the activations."""
+        return self.shape.m <= self.shape.n
+
+    @property
+    def fragments(self) -> int:
+        """Fragments across the columns."""
+        return self.columns // max(self.shape.m, self.shape.n)
+
+    def allocs(self) -> tuple[Stmt, ...]:
+        """The tiles' allocations."""
+        return (Alloc(self.x), Alloc(self.w), Alloc(self.dots))
+
+
+def lower_scaled_dot(s: ScaledDot, tiles: Staging) -> list[Stmt]:
+    """The statements of one `ScaledDot`, without barriers."""
+    height = s.acc.shape[0]
+    if not isinstance(height, int):
+        raise UnsupportedError(f"scaled_dot into {s.acc.name}: its height is not a number")
+    b = Var("b")
+    panel = ex.add(s.offset, ex.mul(s.panel, s.w.panel_bytes))
+    base = ex.add(panel, ex.mul(b, s.w.block_bytes))
+    body: list[Stmt] = [_weights(s, tiles, base)]
+    for first in range(0, height, tiles.tokens):
+        rows = min(tiles.tokens, height - first)
+        body += [_rows(s, tiles, b, first, rows), _multiply(tiles)]
+        body += _accumulate(s, tiles, b, base, first, rows)
+    return [For(b, 0, s.w.blocks, tuple(body))]
+
+
+def code_shift(w: PackedMatrix) -> int:
+    """What is taken off a code so that it fits i8: the zero point where that will do."""
+    zero = w.format.zero_point
+    top = 2**w.bits - 1 - zero
+    return zero if -zero in I8_RANGE and top in I8_RANGE else 128
+
+
+def _weights(s: ScaledDot, tiles: Staging, base: Expr) -> Stmt:
+    """Panel codes of block b as i8; columns past the panel are zero."""
+    j, t = Var("j"), Var("t")
+    lane = ex.mod(j, PANEL) if tiles.columns > PANEL else j
+    code = ex.cast(ex.sub(s.w.code(s.blob, base, lane, t), code_shift(s.w)), I8)
+    if tiles.columns > PANEL:
+        code = ex.select(ex.lt(j, PANEL), code, 0)
+    return LaneMap(tiles.w, (j, t), (Axis(j, tiles.columns), Axis(t, BLOCK)), code)
+
+
+def _rows(s: ScaledDot, tiles: Staging, b: Var, first: int, rows: int) -> Stmt:
+    i, t = Var("i"), Var("t")
+    column = ex.add(ex.mul(b, BLOCK), t)
+    clamped = ex.minimum(i, rows - 1) if rows < tiles.tokens else i
+    code: Expr = Load(s.x.codes, (ex.add(s.x.row, ex.add(clamped, first)), column))
+    if rows < tiles.tokens:
+        code = ex.select(ex.lt(i, rows), code, 0)
+    return LaneMap(tiles.x, (i, t), (Axis(i, tiles.tokens), Axis(t, BLOCK)), code)
+
+
+def _multiply(tiles: Staging) -> Stmt:
+    """dots = x_tile @ w_tile^T, the fragments of columns dealt out to the subgroups."""
+    shape, unit, zero = tiles.shape, Var("part"), ex.lit(0)
+    a, b, acc = (Fragment(f"frag_{r.value}", r, shape) for r in Role)
+    column = ex.mul(unit, max(shape.m, shape.n))
+    left, right = (zero, column) if tiles.rows_are_tokens else (column, zero)
+    x_w = (tiles.x, tiles.w) if tiles.rows_are_tokens else (tiles.w, tiles.x)
+    body: list[Stmt] = [FragZero(acc)]
+    for k in range(0, BLOCK, shape.k):
+        body += [
+            FragLoad(a, x_w[0], (left, ex.lit(k))),
+            FragLoad(b, x_w[1], (right, ex.lit(k)), transposed=True),
+            FragMma(acc, a, b),
+        ]
+    body.append(FragStore(acc, tiles.dots, (zero, column), transposed=not tiles.rows_are_tokens))
+    return Subgroups(unit, tiles.fragments, tuple(body))
+
+
+def _accumulate(
+    s: ScaledDot, tiles: Staging, b: Var, base: Expr, first: int, rows: int
+) -> list[Stmt]:
+    """acc[first + i, j] by the block level's formula; the minimum's term follows the scale's."""
+    i, j = Var("i"), Var("j")
+    row = ex.add(i, first)
+    token = ex.add(s.x.row, row)
+    dot: Expr = Load(tiles.dots, (i, j))
+    rest = code_shift(s.w) - s.w.format.zero_point
+    if rest:
+        dot = ex.add(dot, ex.mul(Load(s.x.sums, (token, b)), rest))
+    scale = ex.mul(Load(s.x.scale, (token, b)), s.w.scale(s.blob, base, j))
+    value = ex.fma(ex.cast(dot, F32), scale, Load(s.acc, (row, j)))
+    if s.w.format.has_min:
+        minimum = s.w.minimum(s.blob, base, j)
+        value = ex.fma(minimum, Load(s.x.scaled_sums, (token, b)), value)
+    return [LaneMap(s.acc, (row, j), (Axis(i, rows), Axis(j, PANEL)), value)]
