@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from speccc.errors import VerifyError
 from speccc.ir import ops_state
 from speccc.ir.graph import Graph, Node, Value, add_origins, make_body, node
 from speccc.ir.graph_analysis import Repeat, find_repeat
@@ -25,7 +26,10 @@ class RollLayers(GraphPass):
     def run(self, graph: Graph) -> Graph:
         """Roll the longest run until there is none."""
         while (found := find_repeat(graph)) is not None:
-            graph = roll(graph, found)
+            after = roll(graph, found)
+            if len(after.nodes()) >= len(graph.nodes()):
+                raise VerifyError(f"rolling {found.trips} layers left them in place")
+            graph = after
         return graph
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from graph_gen import Case, cases, same_bits, stacks
 from graph_models import TinySession, tiny_graph
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from speccc.ir import graph_build as g
 from speccc.ir import ops, ops_state
 from speccc.ir.graph import Graph, Value, apply, make_body, node
 from speccc.ir.graph_verify import verify
+from speccc.ir.interp_graph import run
 from speccc.ir.ops import Fn
 from speccc.ir.ops_state import LEAVES, Fused
 from speccc.ir.region import read_region
@@ -99,6 +101,24 @@ def test_what_mixes_rows_stays_outside() -> None:
     for z in (g.transpose(y, 1, 0), apply(ops.Softmax(), y), apply(ops.Reduce(Fn.ADD, 1), y)):
         assert kinds(FuseRegions().run(graph_of(z)))[0] == "fused"
         assert len(kinds(FuseRegions().run(graph_of(z)))) == 2
+
+
+def test_moved_rows_stay_outside() -> None:
+    """[m, 32] as [8, m, 4] and a broadcast to [4, m, 32] no longer have rows first."""
+    y = g.matmul(X, W)[0]
+    for z in (g.reshape(y, 8, M, 4), g.add(y, g.constant([[[1.0]]] * 4))):
+        assert kinds(FuseRegions().run(graph_of(z)))[0] == "fused"
+        assert len(kinds(FuseRegions().run(graph_of(z)))) == 2
+
+
+def test_a_norm_that_is_also_a_weight_stays_outside() -> None:
+    h = apply(ops.RmsNorm(1e-5), X, NORM)
+    graph = graph_of(g.matmul(h, h)[0])
+    after = FuseRegions().run(graph)
+    assert kinds(after) == ["rms_norm", "fused"]
+    x = np.random.default_rng(0).standard_normal((3, 32)).astype(np.float32)
+    weights = {"norm": x[0]}
+    assert same_bits(run(graph, {"x": x}, weights), run(after, {"x": x}, weights))
 
 
 def test_a_cache_append_is_part_of_its_region() -> None:

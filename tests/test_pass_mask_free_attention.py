@@ -89,6 +89,30 @@ def test_declines_other_masks_scales_and_caches(y: Value) -> None:
     assert MaskFreeAttention().run(graph) == graph
 
 
+def attended(q: Value, keys: Value, values: Value, slots: int) -> Graph:
+    """Naive attention of q [h, m, d] over keys and values already in place."""
+    mask = apply(ops_state.TreeMask(slots), LENGTH, PARENTS)
+    scores = g.add(apply(ops.BatchedMatmul(), q, keys), mask)
+    y = apply(ops.BatchedMatmul(), apply(ops.Softmax(), scores), values)
+    return Graph((LENGTH, PARENTS, *_extra(y)), (y,), ("y",))
+
+
+def test_declines_a_square_cache_read_the_wrong_way() -> None:
+    q, k, v = (g.param(n, s) for n, s in (("q4", (4, M, 8)), ("k8", (8, 4, 8)), ("v8", (8, 4, 8))))
+    values = g.transpose(v, 1, 0, 2)
+    for perm, found in (((1, 2, 0), 1), ((1, 0, 2), 0)):
+        after = MaskFreeAttention().run(attended(q, g.transpose(k, *perm), values, 8))
+        kinds = [type(n.op) for n in after.nodes()]
+        assert kinds.count(ops_state.Attention) == found
+
+
+def test_declines_a_repeat_of_anything_but_heads() -> None:
+    q, k, v = (g.param(n, s) for n, s in (("q2", (2, M, 8)), ("k4", (6, 2, 4)), ("v4", (6, 2, 4))))
+    keys = g.repeat(g.transpose(k, 1, 2, 0), 1, 2)
+    graph = attended(q, keys, g.transpose(v, 1, 0, 2), 6)
+    assert MaskFreeAttention().run(graph) == graph
+
+
 def _extra(y: Value) -> tuple[Value, ...]:
     nodes = Graph((), (y,), ("y",)).nodes()
     return tuple(Value(n) for n in nodes if isinstance(n.op, ops.Input) and Value(n) not in PARAMS)
