@@ -16,7 +16,7 @@ from speccc.passes.weight_layout import LayerVar, WeightLayout
 MAX_ROWS = 64
 """Most rows of one step; longer prefills take several."""
 
-KV_TYPES: dict[str, DType] = {"f16": F16, "i8": I8}
+KV_TYPES: dict[str, DType] = {"f16": F16, "i8": I8, "f32": F32}
 
 
 @dataclass(frozen=True, slots=True)
