@@ -142,12 +142,26 @@ def _runs(ids: list[int], period: int) -> Iterator[tuple[int, int]]:
 def _best_cut(
     order: tuple[Node, ...], where: dict[Node, int], start: int, length: int, period: int
 ) -> Repeat | None:
-    cuts = (
-        _wire(order, where, at, period, (start + length - at) // period)
-        for at in range(start, min(start + period, start + length - 2 * period + 1))
-    )
-    found = [c for c in cuts if c is not None and c.stacked]
-    return min(found, key=lambda c: (len(c.carried), -c.trips, c.start), default=None)
+    def wired(at: int, trips: int) -> Repeat | None:
+        found = _wire(order, where, at, period, trips)
+        return found if found is not None and found.stacked else None
+
+    end = start + length
+    whole = [
+        wired(at, (end - at) // period)
+        for at in range(start, start + period)
+        if end - at >= 2 * period
+    ]
+    found = [c for c in whole if c is not None]
+    if found:
+        return min(found, key=lambda c: (len(c.carried), -c.trips, c.start))
+    # A layer is wired otherwise: the longest stretch without it.
+    for trips in range(length // period, 1, -1):
+        parts = (wired(at, trips) for at in range(start, end - trips * period + 1))
+        found = [c for c in parts if c is not None]
+        if found:
+            return min(found, key=lambda c: (len(c.carried), c.start))
+    return None
 
 
 def _wire(

@@ -182,14 +182,22 @@ def test_fma_rounds_once(a: float, b: float, c: float) -> None:
     assert got == nearest_f32(exact)
 
 
-def test_fma_rounds_once_at_a_tie_of_the_double_sum() -> None:
-    """1 + 2^-24 is a tie for f32; 2^-80 more must push it up, which a f64 sum forgets."""
-    a, b, c = np.float32([2**-40]), np.float32([2**-40]), np.float32([1 + 2**-23])
-    half = np.float32([2.0**-24])
-    assert fma(half, np.float32([1]), c)[0] == np.float32(1 + 2**-22)
-    tie = fma(np.float32([2.0**-24 + 2.0**-47]), np.float32([1]), np.float32([1]))[0]
-    assert tie == np.float32(1 + 2**-23)
-    assert fma(a, b, c)[0] == c[0]
+@pytest.mark.parametrize(
+    ("a", "b", "c", "expected"),
+    [
+        # a b is just below 2^-24, so the sum is just below a tie: f64 rounds it to the tie.
+        (2**-12 * (1 + 2**-23), 2**-12 * (1 - 2**-23), 1 + 2**-23, 1 + 2**-23),
+        # 8392705 * 8384513 = 2^46 + 1: a b is just above 2^-24.
+        (8392705 * 2.0**-35, 8384513 * 2.0**-35, 1, 1 + 2**-23),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_fma_rounds_once_next_to_a_tie(
+    a: float, b: float, c: float, expected: float, sign: int
+) -> None:
+    got = fma(*(np.float32([v]) for v in (sign * a, b, sign * c)))[0]
+    assert got == np.float32(sign * expected)
+    assert np.float32(sign * a) * np.float64(b) + sign * c != got
 
 
 @pytest.mark.parametrize("fmt", [Q4_1, Q8_0])

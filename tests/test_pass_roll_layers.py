@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from graph_gen import Case, cases, same_bits, stacks
 from graph_models import TinySession, tiny_graph
@@ -12,6 +13,7 @@ from speccc.ir import graph_build as g
 from speccc.ir import ops_state
 from speccc.ir.graph import Graph, Value, make_body, node
 from speccc.ir.graph_verify import verify
+from speccc.ir.interp_graph import run
 from speccc.ir.ops import Fn
 from speccc.ir.ops_state import LEAVES, Loop
 from speccc.ir.types import F32, Sym, TensorType
@@ -69,6 +71,45 @@ def test_declines_layers_wired_differently() -> None:
     y = g.add(x, g.mul(g.matmul(x, W[1])[0], S))
     graph = graph_of(y)
     assert RollLayers().run(graph) == graph
+
+
+def same_after(graph: Graph) -> list[int]:
+    """Trips of the loops that rolling makes, having checked the bits."""
+    rng = np.random.default_rng(0)
+    inputs = {n: rng.standard_normal((3, 32)).astype(np.float32) for n in ("x", "s")}
+    shapes = {name: t.shape for name, t in graph.weights().items()}
+    weights = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+    after = RollLayers().run(graph)
+    assert same_bits(run(graph, inputs, weights), run(after, inputs, weights))
+    return [loop.trips for loop in loops(after)]
+
+
+def test_a_layer_that_reads_two_layers_back_is_left_out() -> None:
+    def skip(x: Value, h: Value, w: Value) -> Value:
+        return g.add(x, g.mul(g.matmul(h, w)[0], S))
+
+    one = skip(X, X, W[0])
+    two = skip(one, one, W[1])
+    assert same_after(graph_of(skip(two, two, W[2]))) == [3]
+    assert same_after(graph_of(skip(two, one, W[2]))) == [2]
+
+
+def test_a_layer_wired_otherwise_inside_is_left_out() -> None:
+    def inner(x: Value, w: Value, late: bool) -> Value:
+        a = g.map_(Fn.SILU, x)
+        b = g.map_(Fn.SILU, a)
+        return g.add(g.matmul(b, w)[0], b if late else a)
+
+    assert same_after(graph_of(inner(inner(X, W[0], True), W[1], True))) == [2]
+    assert same_after(graph_of(inner(inner(X, W[0], True), W[1], False))) == []
+
+
+def test_weights_that_are_one_in_some_layer_are_kept_apart() -> None:
+    vectors = [g.weight(f"v{i}", TensorType((32,), F32)) for i in range(5)]
+    x = X
+    for w, scale, shift in zip(W, (0, 1, 2, 3), (4, 1, 0, 2), strict=False):
+        x = g.add(g.mul(g.matmul(x, w)[0], vectors[scale]), vectors[shift])
+    assert 4 not in same_after(graph_of(x))
 
 
 @settings(deadline=None, max_examples=60)
