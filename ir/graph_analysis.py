@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-import networkx as nx  # type: ignore[import-untyped]
+import networkx as nx
 
 from speccc.ir.graph import Graph, Node, Value
 from speccc.ir.ops import Constant
