@@ -1,0 +1,12 @@
+"""Settings of the suite: hypothesis without a clock, the same examples on every CI run."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# A shared machine stalls now and then; how long an example takes says nothing about the code.
+settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") in ("1", "true") else "local")
