@@ -24,7 +24,7 @@ from speccc.ir.expr import (
 )
 from speccc.ir.interp_expr import EXP, F16_MAX
 from speccc.ir.tile import Buf
-from speccc.ir.types import BF16, F16, F32, I32, U32, DType, Kind
+from speccc.ir.types import BF16, BOOL, F16, F32, I32, U32, DType, Kind
 from speccc.targets.cpu import tir
 from speccc.targets.cpu.tir import Block, Node
 
@@ -120,7 +120,8 @@ class Lanes:
     def _apply(self, e: Apply) -> Node:
         args = [self.render(a) for a in e.args]
         value = RENDER[e.fn](self, e, args)
-        return self.block.bind(e.fn.value, value)
+        # TVM's analyzer fails on a bound vector of truth values.
+        return value if e.dtype == BOOL else self.block.bind(e.fn.value, value)
 
     def llvm(self, name: str, x: Node) -> Node:
         """A unary LLVM intrinsic on f32."""
