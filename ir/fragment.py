@@ -176,7 +176,8 @@ class FragmentKernel:
 class Access:
     """What a statement does to a buffer.
 
-    Two accesses with equal `lanes` (not None) give each element to the same invocation.
+    Two accesses with equal `lanes` (not None) give each element to the same invocation: () is
+    invocation 0, else it follows from the number of axes and the inner extents.
     """
 
     buf: Buf
@@ -232,13 +233,15 @@ def _reads(items: tuple[Bound, ...]) -> set[Access]:
 
 
 def _lane_accesses(s: LaneMap | LaneFold) -> frozenset[Access]:
-    extents = tuple(a.extent for a in s.axes)
+    # The outermost extent does not tell which invocation an element belongs to; the others do.
+    inner = tuple(a.extent for a in s.axes[1:])
     lanes = tuple(a.var for a in s.axes)
 
     def owner(index: tuple[Expr, ...]) -> tuple[Bound, ...] | None:
-        # Without axes invocation 0 does it all, whatever the index.
-        fixed = all(isinstance(n, int) for n in extents)
-        return extents if not lanes or (index == lanes and fixed) else None
+        if not lanes:
+            return ()  # invocation 0 does it all, whatever the index
+        known = index == lanes and all(isinstance(n, int) for n in inner)
+        return (len(lanes), *inner) if known else None
 
     read: list[Bound] = [*s.index, *(a.extent for a in s.axes), s.value]
     if isinstance(s, LaneFold):

@@ -33,6 +33,7 @@ from speccc.ir.tile import (
     Stmt,
 )
 from speccc.ir.types import DType, Kind
+from speccc.passes.clip_rows import RowClip, clip_rows
 from speccc.passes.insert_barriers import insert_barriers
 from speccc.passes.scaled_dot_to_fragment import Staging, lower_scaled_dot
 
@@ -64,6 +65,9 @@ class _Lowering:
         self.shape = shape
         self.moved: dict[Buf, Buf] = {}
         self.staging: Staging | None = None
+        self.values: dict[Var, Expr] = {}
+        self.clip: RowClip | None = None
+        self.live: Expr | None = None
 
     def kernel_body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         lowered = self.block(body)
@@ -88,6 +92,8 @@ class _Lowering:
 
     def expr(self, e: Expr) -> Expr:
         """The expression over this level's buffers."""
+        if isinstance(e, Var):
+            return self.values.get(e, e)
         if isinstance(e, Load):
             return Load(self.buf(e.buf), self.index(e.index))
         if isinstance(e, LoadBytes):
@@ -117,12 +123,25 @@ def _share(low: _Lowering, s: Share) -> list[Stmt]:
 
 
 def _row_tiles(low: _Lowering, s: RowTiles) -> list[Stmt]:
-    variants = tuple((width, low.block(body)) for width, body in s.variants)
-    return [RowTiles(s.var, low.expr(s.extent), variants)]
+    """Tiles of the instruction's height with a count of live rows; else every height's body."""
+    clip = clip_rows(s, min(low.shape.m, low.shape.n))
+    if clip is None or low.clip is not None:
+        variants = tuple((width, low.block(body)) for width, body in s.variants)
+        return [RowTiles(s.var, low.expr(s.extent), variants)]
+    extent, tile = low.expr(s.extent), Var(f"{s.var.name}_tile")
+    first = ex.mul(tile, clip.width)
+    low.values[s.var], low.clip = first, clip
+    low.live = ex.minimum(ex.sub(extent, first), clip.width)
+    body = low.block(clip.body)
+    low.clip = low.live = None
+    return [For(tile, 0, ex.idiv(ex.add(extent, clip.width - 1), clip.width), body)]
 
 
 def _map(low: _Lowering, s: Map) -> list[Stmt]:
-    return [LaneMap(low.buf(s.dst), low.index(s.index), low.axes(s.axes), low.expr(s.value))]
+    axes = low.axes(s.axes)
+    if low.clip is not None and low.live is not None:
+        axes = low.clip.axes(Map(s.dst, s.index, axes, s.value), low.live)
+    return [LaneMap(low.buf(s.dst), low.index(s.index), axes, low.expr(s.value))]
 
 
 def _reduce(low: _Lowering, s: Reduce) -> list[Stmt]:
@@ -162,7 +181,8 @@ def _dot(low: _Lowering, s: Dot) -> list[Stmt]:
     at: tuple[Expr, ...] = (s.i, s.j)
     acc = low.buf(s.acc)
     value = ex.mul(low.expr(s.a), low.expr(s.b))
-    axes = (Axis(s.i, rows), Axis(s.j, cols))
+    clipped = low.live if low.clip is not None and s.acc in low.clip.tiles else None
+    axes = (Axis(s.i, rows if clipped is None else clipped), Axis(s.j, cols))
     lo, hi = low.bound(s.lo), low.bound(s.hi)
     return [LaneFold(acc, at, axes, s.k, lo, hi, Red.SUM, Load(acc, at), value)]
 
@@ -179,7 +199,8 @@ def _scaled_dot(low: _Lowering, s: ScaledDot) -> list[Stmt]:
     here = ScaledDot(low.buf(s.acc), moved, s.w, s.blob, low.expr(s.offset), low.expr(s.panel))
     if low.staging is None:
         low.staging = Staging.of(low.shape)
-    return lower_scaled_dot(here, low.staging)
+    clipped = low.live if low.clip is not None and s.acc in low.clip.tiles else None
+    return lower_scaled_dot(here, low.staging, clipped)
 
 
 _LOWER: dict[type, Callable[..., list[Stmt]]] = {

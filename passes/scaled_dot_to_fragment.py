@@ -79,8 +79,8 @@ class Staging:
         return (Alloc(self.x), Alloc(self.w), Alloc(self.dots))
 
 
-def lower_scaled_dot(s: ScaledDot, tiles: Staging) -> list[Stmt]:
-    """The statements of one `ScaledDot`, without barriers."""
+def lower_scaled_dot(s: ScaledDot, tiles: Staging, live: Expr | None = None) -> list[Stmt]:
+    """The statements of one `ScaledDot`, without barriers; of its rows the first `live` exist."""
     height = s.acc.shape[0]
     if not isinstance(height, int):
         raise UnsupportedError(f"scaled_dot into {s.acc.name}: its height is not a number")
@@ -89,7 +89,7 @@ def lower_scaled_dot(s: ScaledDot, tiles: Staging) -> list[Stmt]:
     base = ex.add(panel, ex.mul(b, s.w.block_bytes))
     body: list[Stmt] = [_weights(s, tiles, base)]
     for first in range(0, height, tiles.tokens):
-        rows = min(tiles.tokens, height - first)
+        rows: Expr | int = min(tiles.tokens, height - first) if live is None else live
         body += [_rows(s, tiles, b, first, rows), _multiply(tiles)]
         body += _accumulate(s, tiles, b, base, first, rows)
     return [For(b, 0, s.w.blocks, tuple(body))]
@@ -112,12 +112,14 @@ def _weights(s: ScaledDot, tiles: Staging, base: Expr) -> Stmt:
     return LaneMap(tiles.w, (j, t), (Axis(j, tiles.columns), Axis(t, BLOCK)), code)
 
 
-def _rows(s: ScaledDot, tiles: Staging, b: Var, first: int, rows: int) -> Stmt:
+def _rows(s: ScaledDot, tiles: Staging, b: Var, first: int, rows: Expr | int) -> Stmt:
+    """Activations of block b; rows past the tile are zero."""
     i, t = Var("i"), Var("t")
     column = ex.add(ex.mul(b, BLOCK), t)
-    clamped = ex.minimum(i, rows - 1) if rows < tiles.tokens else i
+    whole = rows == tiles.tokens
+    clamped = i if whole else ex.minimum(i, ex.sub(ex.lit(rows), 1))
     code: Expr = Load(s.x.codes, (ex.add(s.x.row, ex.add(clamped, first)), column))
-    if rows < tiles.tokens:
+    if not whole:
         code = ex.select(ex.lt(i, rows), code, 0)
     return LaneMap(tiles.x, (i, t), (Axis(i, tiles.tokens), Axis(t, BLOCK)), code)
 
@@ -141,7 +143,7 @@ def _multiply(tiles: Staging) -> Stmt:
 
 
 def _accumulate(
-    s: ScaledDot, tiles: Staging, b: Var, base: Expr, first: int, rows: int
+    s: ScaledDot, tiles: Staging, b: Var, base: Expr, first: int, rows: Expr | int
 ) -> list[Stmt]:
     """acc[first + i, j] by the block level's formula; the minimum's term follows the scale's."""
     i, j = Var("i"), Var("j")
