@@ -40,6 +40,9 @@ from speccc.targets.cpu.render_expr import (
 from speccc.targets.cpu.scaled_dot import render_scaled_dot
 from speccc.targets.cpu.tir import Block, Node
 
+UNROLLED = 64
+"""Longest reduction that is written out instead of looped over."""
+
 STACK_BYTES = 1024
 """TVM keeps constant-size buffers below this on the stack; larger ones go to the scratch arena."""
 
@@ -191,6 +194,9 @@ def _store_lane(
 
 
 def _reduce(r: Render, s: Reduce, scope: Scope, out: Block) -> None:
+    if isinstance(s.axis.extent, int) and s.axis.extent % LANES == 0 and s.axis.extent <= UNROLLED:
+        _reduce_in_registers(s, s.axis.extent, scope, out)
+        return
     partial = tirx.decl_buffer((LANES,), tir.type_name(s.value.dtype), "partial", scope="local")
     out.add(tirx.AllocBuffer(partial))
     start = 0.0 if s.red is Red.SUM else float("-inf")
@@ -203,7 +209,30 @@ def _reduce(r: Render, s: Reduce, scope: Scope, out: Block) -> None:
         out.add(_reduce_loop(s, scope, partial, 1, rest, extent - rest))
     except NotVector as e:
         raise UnsupportedError(f"reduction over {s.axis.var.name} reads {e} out of order") from e
-    _fold_partials(s, partial, scope, out)
+    _fold_partials(s, tir.load(partial, tir.index(0), LANES), scope, out)
+
+
+def _reduce_in_registers(s: Reduce, extent: int, scope: Scope, out: Block) -> None:
+    start = 0.0 if s.red is Red.SUM else float("-inf")
+    seen = tir.const(start, s.value.dtype, LANES)
+    try:
+        for at in range(0, extent, LANES):
+            view = Lanes(scope, out, s.axis.var, tir.index(at), LANES)
+            seen = out.bind("seen", _combine(s, view, seen))
+    except NotVector as e:
+        raise UnsupportedError(f"reduction over {s.axis.var.name} reads {e} out of order") from e
+    _fold_partials(s, seen, scope, out)
+
+
+def _combine(s: Reduce, view: Lanes, seen: Node) -> Node:
+    """The partial results with one more element each."""
+    product = isinstance(s.value, Apply) and s.value.fn is Fn.MUL and s.value.dtype == F32
+    if s.red is Red.MAX:
+        return tirx.max(seen, view.render(s.value))
+    if product and isinstance(s.value, Apply):
+        a, b = (view.render(x) for x in s.value.args)
+        return tir.fma(a, b, seen, view.lanes)
+    return seen + view.render(s.value)
 
 
 def _reduce_loop(
@@ -216,29 +245,27 @@ def _reduce_loop(
     if lanes == 1:
         inner.variables[s.axis.var] = start
     view = Lanes(inner, body, s.axis.var if lanes > 1 else None, start, lanes)
-    seen = tir.load(partial, slot, lanes)
-    product = isinstance(s.value, Apply) and s.value.fn is Fn.MUL and s.value.dtype == F32
-    if s.red is Red.MAX:
-        value = tirx.max(seen, view.render(s.value))
-    elif product and isinstance(s.value, Apply):
-        a, b = (view.render(x) for x in s.value.args)
-        value = tir.fma(a, b, seen, lanes)
-    else:
-        value = seen + view.render(s.value)
+    value = _combine(s, view, tir.load(partial, slot, lanes))
     body.add(tir.store(partial, slot, value, lanes))
     return tir.serial(n, count, body.statements)
 
 
 def _fold_partials(s: Reduce, partial: Node, scope: Scope, out: Block) -> None:
-    width = LANES // 2
-    while width:
-        low, high = (tir.load(partial, tir.index(n * width), width) for n in (0, 1))
-        value = low + high if s.red is Red.SUM else tirx.max(low, high)
-        out.add(tir.store(partial, tir.index(0), out.bind("fold", value), width))
+    """Takes in the upper half of the lanes until one is left, and stores it."""
+    width = LANES
+    while width > 1:
         width //= 2
+        whole = out.bind("whole", partial)
+        low, high = (_lanes(whole, n * width, width) for n in (0, 1))
+        partial = low + high if s.red is Red.SUM else tirx.max(low, high)
     place = scope.places[s.dst]
     at = Lanes(scope, out).render(flat_index(s.dst, s.index))
-    out.add(tir.store(place.buffer, place.base + at, tir.load(partial, tir.index(0))))
+    out.add(tir.store(place.buffer, place.base + at, partial))
+
+
+def _lanes(vector: Node, first: int, count: int) -> Node:
+    picks = [tirx.IntImm("int32", first + n) for n in range(count)]
+    return tirx.Shuffle([vector], picks)
 
 
 def _rows_out(acc: Buf, scope: Scope, out: Block) -> tuple[list[Node], list[Node], list[Node]]:
