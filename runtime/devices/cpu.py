@@ -1,7 +1,14 @@
-"""Runs a compiled step on the host CPU through TVM's runtime and its thread pool."""
+"""Runs a compiled step on the host CPU through TVM's runtime and its thread pool.
+
+Only the runtime library is loaded (3 MB): importing `tvm` itself would map the compiler, which
+takes a third of a gigabyte and a second.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import importlib.util
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -10,10 +17,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tvm_ffi
 
 from speccc.errors import SpecccError
 
 ALIGN = 64
+RUNTIME_LIBRARY = "libtvm_runtime.so"
 Array = npt.NDArray[Any]
 
 
@@ -37,11 +46,10 @@ class CpuStep:
         """Loads the library and views the arrays as TVM tensors without copying."""
         # TVM reads this once, when its pool starts; on few cores it would take only one thread.
         os.environ.setdefault("TVM_NUM_THREADS", str(cores()))
-        import tvm
-
+        _load_runtime()
         self._function = _load(library)[symbol]
         self._arrays = list(arrays)
-        self._tensors = [tvm.runtime.from_dlpack(_flat(a)) for a in arrays]
+        self._tensors = [tvm_ffi.from_dlpack(_flat(a)) for a in arrays]
 
     def __call__(self, sizes: Sequence[int], workers: int) -> None:
         """Runs the step."""
@@ -54,14 +62,25 @@ def _flat(a: Array) -> Array:
     return flat if flat.size else aligned((1,), a.dtype)
 
 
-def _load(library: Array) -> Mapping[str, Any]:
-    import tvm
+@functools.cache
+def _load_runtime() -> None:
+    """Makes TVM's runtime library known to the process; kernels find their thread pool in it."""
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or not spec.submodule_search_locations:
+        raise SpecccError("TVM's runtime is not installed: pip install apache-tvm")
+    library = Path(spec.submodule_search_locations[0]) / "lib" / RUNTIME_LIBRARY
+    try:
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    except OSError as e:
+        raise SpecccError(f"TVM's runtime does not load: {e}") from e
 
+
+def _load(library: Array) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
         path = Path(folder) / "step.so"
         path.write_bytes(bytes(library))
         try:
-            module: Mapping[str, Any] = tvm.runtime.load_module(str(path))
+            module: Mapping[str, Any] = tvm_ffi.load_module(str(path))
         except Exception as e:
             raise SpecccError(f"the kernel library does not load: {e}") from e
         return module
