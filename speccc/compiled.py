@@ -6,6 +6,7 @@ and the compiler, so a changed file or a new compiler never meets an old artifac
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from speccc import user_cache
 from speccc.errors import InputError
+from speccc.quick_import import import_tvm_ffi
 
 if TYPE_CHECKING:
     from speccc.api import Model
@@ -50,30 +52,33 @@ def open_any(path: Path, options: Options, report: Report | None = None) -> Mode
 
     Options of the compiler that are not the default are refused for an artifact: it has its own.
     """
+    import_tvm_ffi()
     from speccc.api import load
 
     if is_artifact(path):
         _refuse(path, options)
         return load(path)
-    return load(cached_artifact(path, options, report))
+    return cached_model(path, options, report)
 
 
-def cached_artifact(path: Path, options: Options, report: Report | None = None) -> Path:
-    """The artifact of a model file in the user's cache, compiled when missing or damaged."""
+def cached_model(path: Path, options: Options, report: Report | None = None) -> Model:
+    """The model of a file or folder from the user's cache, compiled when missing or damaged.
+
+    The artifact is the returned model's `path`.
+    """
+    import_tvm_ffi()
     from speccc.api import compile as compile_model
     from speccc.api import load
-    from speccc.ir.frontends.open import open_model
 
     isa = resolve_isa(options.isa)
     key = {**asdict(options), "isa": isa, "machine": platform.machine()}
-    kept = user_cache.artifact_path(open_model(path).fingerprint(), key)
+    kept = user_cache.artifact_path(content_fingerprint(path), key)
     if kept.is_file():
         try:
-            load(kept)
-            return kept
+            return load(kept)
         except InputError:  # damaged or of another schema: compile it anew
             kept.unlink()
-    compile_model(
+    return compile_model(
         path,
         target=options.target,
         context=options.context,
@@ -82,7 +87,22 @@ def cached_artifact(path: Path, options: Options, report: Report | None = None) 
         isa=isa,
         kv=options.kv,
     )
-    return kept
+
+
+def content_fingerprint(path: Path) -> str:
+    """SHA-256 in hex over a model file, or over the names and contents of a folder's files.
+
+    Nothing is parsed: a model whose artifact is kept was checked when it was compiled.
+    """
+    files = [path] if path.is_file() else sorted(f for f in path.iterdir() if f.is_file())
+    total = hashlib.sha256()
+    for file in files:
+        inner = hashlib.sha256()
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 22):
+                inner.update(chunk)
+        total.update(f"{file.name}\0{inner.hexdigest()}\n".encode())
+    return total.hexdigest()
 
 
 def resolve_isa(name: str) -> str:

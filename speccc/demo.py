@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from speccc import compiled, models
-from speccc.api import Model, load
+from speccc.api import Model
 from speccc.bench.tasks import TASKS, Task
 from speccc.cli import output
 from speccc.doctor import cpu_name
@@ -67,8 +67,7 @@ def main() -> int:
     with output.progress() as report:
         path = models.smollm2(lambda done, total: report("download SmolLM2", done, total))
         begun = time.perf_counter()
-        artifact = compiled.cached_artifact(path, compiled.Options(), report)
-    model = load(artifact)
+        model = compiled.cached_model(path, compiled.Options(), report)
     seconds = time.perf_counter() - begun
     console.print(
         f"{path.name} on {cpu_name()} ({model.manifest['isa']}), ready in {seconds:.1f} s"

@@ -130,7 +130,7 @@ def _engines(
 ) -> list[Client]:
     artifact = path
     if not compiled.is_artifact(path):
-        artifact = compiled.cached_artifact(path, options, report)
+        artifact = compiled.cached_model(path, options, report).path
     elif against:
         raise InputError(f"{against} cannot read an artifact; give the GGUF file", where=str(path))
     engines = [_client(stack, "speccc", artifact, context, threads)]

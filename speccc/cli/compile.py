@@ -9,6 +9,7 @@ import click
 from speccc.cli import output
 from speccc.cli.spelling import Command
 from speccc.errors import InputError
+from speccc.quick_import import import_tvm_ffi
 
 ISAS = ("auto", "avx512vnni", "avx2", "dotprod", "portable")
 
@@ -50,6 +51,7 @@ def command(
     source = Path(output.exists(one_model(model, model_flag)))
     to = Path(artifact) if artifact else Path(f"{source.resolve().stem}.speccc")
     _check(source, to)
+    import_tvm_ffi()
     from speccc.api import compile as compile_model
 
     with output.progress() as report:

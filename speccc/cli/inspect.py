@@ -14,6 +14,7 @@ from speccc import compiled
 from speccc.cli import output
 from speccc.cli.compile import one_model
 from speccc.cli.spelling import Command
+from speccc.quick_import import import_tvm_ffi
 
 if TYPE_CHECKING:
     from speccc.ir.frontends.source import ModelSource
@@ -25,12 +26,14 @@ Examples:
   speccc inspect model.speccc --json
 """
 
+INTERNALS = ("step", "entries")  # of an artifact's manifest, shown by -v
+
 
 @click.command("inspect", cls=Command, epilog=EPILOG)
 @click.argument("model", required=False)
 @click.option("-m", "--model", "model_flag", metavar="FILE", help="The same as the argument.")
 @click.option("--tensors", is_flag=True, help="List the weights of a model file.")
-@click.option("-v", "--verbose", is_flag=True, help="List nested entries in full.")
+@click.option("-v", "--verbose", is_flag=True, help="Show everything, in full.")
 @output.json_option
 def command(
     model: str | None, model_flag: str | None, tensors: bool, verbose: bool, as_json: bool
@@ -38,17 +41,21 @@ def command(
     """Show what MODEL (a model file, a folder or an artifact) holds."""
     path = Path(output.exists(one_model(model, model_flag)))
     if compiled.is_artifact(path):
+        import_tvm_ffi()
         from speccc.api import load
 
         facts: dict[str, object] = {"kind": "artifact", **load(path).manifest}
+        hidden = () if verbose else INTERNALS
     else:
         from speccc.ir.frontends.open import open_model
 
         facts = describe(open_model(path), tensors=tensors)
+        hidden = ()
     if as_json:
         output.print_json(facts)
     else:
-        _print(facts, verbose=verbose or tensors)
+        shown = {name: value for name, value in facts.items() if name not in hidden}
+        output.table(_rows(shown, "", verbose or tensors))
 
 
 def describe(source: ModelSource, *, tensors: bool = False) -> dict[str, object]:
@@ -79,10 +86,6 @@ def _elements(shape: tuple[int, ...]) -> int:
     for size in shape:
         total *= size
     return total
-
-
-def _print(facts: Mapping[str, object], *, verbose: bool) -> None:
-    output.table(list(_rows(facts, "", verbose)))
 
 
 def _rows(facts: Mapping[str, object], prefix: str, verbose: bool) -> list[tuple[str, str]]:

@@ -84,8 +84,18 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), title: s
         view.add_column(header[i] if header else "", justify="right" if number else "left")
     for row in cells:
         view.add_row(*(Text(text) for text in row))
-    terminal = sys.stdout.isatty()
-    Console(soft_wrap=not terminal, width=None if terminal else 200).print(view)
+    if sys.stdout.isatty():
+        Console().print(view)
+        return
+    # A pipe gets whole lines: no folding, no trailing blanks.
+    console = Console(width=_WIDE, no_color=True)
+    with console.capture() as capture:
+        console.print(view)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
+
+
+_WIDE = 4096
 
 
 def _cell(value: object) -> str:

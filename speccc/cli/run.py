@@ -257,7 +257,7 @@ def _summary(stats: Stats) -> str:
     ]
     if stats.drafted:
         parts.append(
-            f"draft acceptance {stats.acceptance_rate:.2f} ({stats.accepted} of {stats.drafted}), "
+            f"acceptance {stats.acceptance_rate:.2f} ({stats.accepted} of {stats.drafted}), "
             f"mean length {stats.acceptance_length:.2f}"
         )
     return "[" + "; ".join(parts) + "]"
