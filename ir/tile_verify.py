@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from speccc.errors import VerifyError
-from speccc.ir.expr import Apply, Expr, Fn, Load, LoadBytes, Var, children, variables
+from speccc.ir.expr import Apply, Const, Expr, Fn, Load, LoadBytes, Var, children, variables
 from speccc.ir.packed import BLOCK
 from speccc.ir.plan import Plan, phases
 from speccc.ir.tile import (
@@ -139,6 +140,10 @@ def _is_product(e: Expr, products: Iterable[Buf]) -> bool:
     return e.fn is Fn.MUL
 
 
+def _is_one(e: Expr) -> bool:
+    return isinstance(e, Const) and abs(e.value) == 1
+
+
 def _expr(e: Expr, scope: _Scope) -> None:
     if isinstance(e, Var):
         if e not in scope.variables:
@@ -155,6 +160,9 @@ def _expr(e: Expr, scope: _Scope) -> None:
         for a in e.args:
             if _is_product(a, scope.products):
                 raise scope.error(f"float {e.fn.value} of a product: write it as an fma")
+    if isinstance(e, Apply) and e.fn is Fn.FMA and any(_is_one(a) for a in e.args[:2]):
+        # LLVM makes an add of it, and may then contract that with a product.
+        raise scope.error("fma by one: write it as an add")
 
 
 def _value(e: Expr, dtype: DType, scope: _Scope) -> None:
@@ -206,7 +214,7 @@ def _row_tiles(s: RowTiles, scope: _Scope) -> None:
     if widths[:1] != [1] or len(set(widths)) != len(widths):
         raise scope.error(f"widths {widths} must differ and begin with 1")
     # Then what is left after the widest tiles needs each smaller width at most once.
-    for small, large in zip(widths, widths[1:], strict=False):
+    for small, large in pairwise(widths):
         if large > 2 * small:
             raise scope.error(f"width {large} is more than twice the next smaller one, {small}")
     inner = scope.bind(s.var)

@@ -14,7 +14,7 @@ import numpy as np
 from speccc.errors import UnsupportedError
 from speccc.ir import expr as ex
 from speccc.ir import ops, ops_state
-from speccc.ir.expr import Apply, Expr, Fn, Load, Var
+from speccc.ir.expr import Apply, Const, Expr, Fn, Load, Var
 from speccc.ir.graph import Node, Value
 from speccc.ir.plan import Role, accesses
 from speccc.ir.region import Region, read_region
@@ -26,21 +26,39 @@ from speccc.passes.quantize_rows import Norm
 from speccc.passes.tile_matmul import Operand, Rows, accumulate, prepare_rows, units_by_rows
 from speccc.passes.weight_layout import packed_matrix
 
-BINARY = {
-    ops.Fn.SUB: ex.sub,
-    ops.Fn.MUL: ex.mul,
-    ops.Fn.DIV: ex.div,
-    ops.Fn.MAX: ex.maximum,
-    ops.Fn.MIN: ex.minimum,
-}
-
 
 def add_floats(a: Expr, b: Expr) -> Expr:
     """a + b, as one fma when a term is a product: no compiler may choose whether to contract it."""
     for x, y in ((a, b), (b, a)):
-        if isinstance(x, Apply) and x.fn is Fn.MUL:
-            return ex.fma(x.args[0], x.args[1], y)
+        negative = isinstance(x, Apply) and x.fn is Fn.NEG
+        product = x.args[0] if isinstance(x, Apply) and negative else x
+        if isinstance(product, Apply) and product.fn is Fn.MUL:
+            left, right = product.args
+            return ex.fma(ex.unary(Fn.NEG, left) if negative else left, right, y)
     return ex.add(a, b)
+
+
+def sub_floats(a: Expr, b: Expr) -> Expr:
+    """a - b, as one fma when a term is a product."""
+    return add_floats(a, ex.unary(Fn.NEG, b))
+
+
+def mul_floats(a: Expr, b: Expr) -> Expr:
+    """a * b; a factor of 1 is dropped, as a compiler would."""
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Const) and x.value == 1:
+            return y
+    return ex.mul(a, b)
+
+
+BINARY = {
+    ops.Fn.ADD: add_floats,
+    ops.Fn.SUB: sub_floats,
+    ops.Fn.MUL: mul_floats,
+    ops.Fn.DIV: ex.div,
+    ops.Fn.MAX: ex.maximum,
+    ops.Fn.MIN: ex.minimum,
+}
 
 
 def silu(x: Expr) -> Expr:
@@ -50,11 +68,7 @@ def silu(x: Expr) -> Expr:
 
 def scalar_function(fn: ops.Fn, args: list[Expr]) -> Expr:
     """A graph `Map` function on tile expressions."""
-    if fn is ops.Fn.ADD:
-        return add_floats(*args)
     if fn in BINARY:
-        if fn is ops.Fn.SUB and any(isinstance(a, Apply) and a.fn is Fn.MUL for a in args):
-            return add_floats(args[0], ex.unary(Fn.NEG, args[1]))
         return BINARY[fn](*args)
     one = ex.lit(1.0, F32)
     unary = {

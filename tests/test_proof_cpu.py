@@ -19,7 +19,7 @@ from speccc.targets.cpu import pipeline
 from speccc.targets.cpu.isa import ISAS, Isa, by_name, detect
 from speccc.targets.cpu.target import CpuTarget
 
-FORMATS = ("q4_0", "q4_1", "q8_0")
+WIDTHS = {"q4_0": (3, 2, 1), "q4_1": (8, 7, 6, 5, 4, 3, 2, 1), "q8_0": (4, 2, 1)}
 
 
 def reference(p: Proof, arrays: Mapping[Buf, npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
@@ -45,14 +45,14 @@ def decoded(p: Proof, panels: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return np.concatenate(out).reshape(-1, p.w.k)[: p.w.rows]
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", WIDTHS)
 def test_equals_golden(fmt: str) -> None:
     """Every height of row tile (m = 1..8), two tiles and a rest (m = 17), one worker and three.
 
     The golden machine itself is within 1e-4 of f64: sums of 64 to 96 terms of f32 (2**-24 each),
     and a code of an activation that rounds the other way moves a sum by 1/127 of one term.
     """
-    p = proof_program(96, 48, fmt)
+    p = proof_program(96, 48, fmt, WIDTHS[fmt])
     verify_kernel(p.kernel)
     plan = single([p.kernel])
     built = {isa.name: build(plan, {p.m: 17}, isa) for isa in HERE}
@@ -70,7 +70,7 @@ def test_equals_golden(fmt: str) -> None:
 
 def test_rows_do_not_meet() -> None:
     """A row's result is the same bits alone and among others."""
-    p = proof_program(64, 32)
+    p = proof_program(64, 32, widths=(8, 4, 2, 1))
     code = build(single([p.kernel]), {p.m: 17})
     arrays = inputs(p, 17, seed=1)
     together = code.run(arrays, {p.m: 17})[p.y]
@@ -81,7 +81,7 @@ def test_rows_do_not_meet() -> None:
 
 def test_extreme_rows() -> None:
     """Rows of zeros and of one huge or tiny element: no NaN, and equal to golden."""
-    p = proof_program(64, 16)
+    p = proof_program(64, 16, widths=(2, 1))
     plan = single([p.kernel])
     arrays = inputs(p, 5)
     x = np.zeros((5, 64), np.float32)

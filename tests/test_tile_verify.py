@@ -243,6 +243,8 @@ BAD: dict[str, tuple[Callable[[], Kernel], str]] = {
         lambda: mapped(ex.add(ONE, ex.unary(Fn.NEG, PRODUCT))),
         "add of a product",
     ),
+    "fma by one": (lambda: mapped(ex.fma(X_AT, 1.0, PRODUCT)), "fma by one: write it as an add"),
+    "fma by minus one": (lambda: mapped(ex.fma(f(-1.0), X_AT, X_AT)), "fma by one"),
     "hidden deep": (lambda: mapped(ex.div(ONE, ex.add(ONE, PRODUCT))), "add of a product"),
     "product through a tile": (held_product, "map y: float add of a product"),
     "sum of negated products": (
