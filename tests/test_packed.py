@@ -1,0 +1,121 @@
+"""Packed matrices: what goes in comes out, element by element, in every format."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from speccc.errors import VerifyError
+from speccc.ir import expr as ex
+from speccc.ir.expr import Var
+from speccc.ir.formats import FORMATS
+from speccc.ir.interp_tile import run_kernel
+from speccc.ir.packed import BLOCK, PANEL, PackedMatrix
+from speccc.ir.tile import Axis, Buf, Kernel, Map, Share
+from speccc.ir.tile_verify import verify_kernel
+from speccc.ir.types import F32, U8
+from speccc.pack import rows_in_order
+from speccc.passes.weight_layout import MatrixSlot
+
+FLOATS = ("f32", "f16", "bf16")
+BLOCKS = ("q4_0", "q4_1", "q8_0")
+shapes = st.tuples(st.integers(1, 40), st.integers(1, 3))
+
+
+def filled(fmt: str, rows: int, k: int, seed: int) -> tuple[PackedMatrix, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    """A matrix, its raw bytes and its values: random bytes whose floats are finite."""
+    rng = np.random.default_rng(seed)
+    f = FORMATS[fmt]
+    x = (rng.standard_normal((rows, k)) * 10.0 ** rng.integers(-3, 3)).astype(np.float32)
+    raw = f.encode(x).reshape(-1)
+    return PackedMatrix(f, rows, k), raw, f.decode(raw, (rows, k))
+
+
+def decoded_by_program(w: PackedMatrix, blob: np.ndarray, offset: int) -> np.ndarray:  # type: ignore[type-arg]
+    """Every element through `PackedMatrix.element` in a tile program."""
+    n = w.panels * PANEL
+    packed, out = Buf("w", (len(blob),), U8), Buf("y", (n, w.k), F32)
+    row, c = Var("row"), Var("c")
+    value = w.element(packed, ex.lit(offset), row, c)
+    body = (Share(row, n, (Map(out, (row, c), (Axis(c, w.k),), value),)),)
+    kernel = Kernel("decode", (packed, out), (), body)
+    verify_kernel(kernel)
+    y = np.full((n, w.k), np.nan, np.float32)
+    run_kernel(kernel, {packed: blob, out: y}, {})
+    return y
+
+
+@pytest.mark.parametrize("fmt", [*FLOATS, *BLOCKS])
+@given(shapes, st.integers(0, 99), st.sampled_from([0, 64, 192]))
+@settings(max_examples=25, deadline=None)
+def test_elements_are_the_format_s_own(
+    fmt: str, shape: tuple[int, int], seed: int, offset: int
+) -> None:
+    """Exactly for floats and without a minimum; with one, an fma rounds once where decode may
+    round twice: half a unit in the last place of the product at most."""
+    rows, k = shape[0], shape[1] * BLOCK - (5 if fmt in FLOATS else 0)
+    w, raw, values = filled(fmt, rows, k, seed)
+    packed = w.pack(raw)
+    assert packed.nbytes == w.nbytes
+    blob = np.concatenate([np.full(offset, 0xA5, np.uint8), packed])
+    got = decoded_by_program(w, blob, offset)
+    if FORMATS[fmt].has_min:
+        assert np.allclose(got[:rows], values, rtol=0, atol=2**-23 * np.abs(values).max())
+    else:
+        assert np.array_equal(got[:rows], values)
+    assert not got[rows:].any()  # rows past the end count for nothing
+
+
+@pytest.mark.parametrize("fmt", BLOCKS)
+@given(shapes, st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_panels_unpack(fmt: str, shape: tuple[int, int], seed: int) -> None:
+    rows, k = shape[0], shape[1] * BLOCK
+    w, raw, _ = filled(fmt, rows, k, seed)
+    codes, scale, minimum = FORMATS[fmt].codes(raw, (rows, k))
+    panels = w.pack(raw).reshape(w.panels, w.panel_bytes)
+    parts = [w.unpack_panel(panel) for panel in panels]
+    assert np.array_equal(np.concatenate([p[0] for p in parts])[:rows].reshape(rows, k), codes)
+    assert np.array_equal(np.concatenate([p[1] for p in parts])[:rows], scale)
+    if minimum is None:
+        assert all(p[2] is None for p in parts)
+    else:
+        minima = [p[2] for p in parts if p[2] is not None]
+        assert np.array_equal(np.concatenate(minima)[:rows], minimum)
+
+
+def test_the_layout_is_the_documented_one() -> None:
+    """Byte 4 * lane + t of a quad is row `lane`, column t; nibbles pair quad c with c + 4."""
+    w, raw, _ = filled("q4_1", 16, 32, 3)
+    codes, scale, minimum = w.format.codes(raw, (16, 32))
+    packed = w.pack(raw)
+    for lane, c, t in [(0, 0, 0), (5, 2, 3), (15, 3, 1)]:
+        byte = int(packed[64 * c + 4 * lane + t])
+        assert byte & 15 == codes[lane, 4 * c + t]
+        assert byte >> 4 == codes[lane, 4 * (c + 4) + t]
+    halves = packed[256:].view(np.float16)
+    assert minimum is not None
+    assert np.array_equal(halves[:16], scale[:, 0])
+    assert np.array_equal(halves[16:], minimum[:, 0])
+
+
+@given(st.integers(1, 6), st.sampled_from([16, 32, 64]), st.integers(0, 9))
+@settings(max_examples=20, deadline=None)
+def test_evens_first(groups: int, group: int, seed: int) -> None:
+    """RoPE pairs (2i, 2i + 1) of a group end up half a group apart."""
+    from speccc.ir.frontends import Weight
+
+    w, raw, values = filled("f32", groups * group, 8, seed)
+    weight = Weight("q", (w.rows, w.k), w.format, raw)
+    moved = rows_in_order(MatrixSlot("q", w, 0, group), weight)
+    got = moved.view(np.float32).reshape(groups, 2, group // 2, w.k)
+    want = values.reshape(groups, group // 2, 2, w.k)
+    assert np.array_equal(got, want.swapaxes(1, 2))
+
+
+def test_reads_past_the_blob_are_seen() -> None:
+    w, raw, _ = filled("q8_0", 16, 32, 0)
+    with pytest.raises(VerifyError, match="outside"):
+        decoded_by_program(w, w.pack(raw), 64)
