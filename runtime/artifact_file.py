@@ -6,6 +6,7 @@ SHA-256 that the manifest gives for each entry.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import mmap
@@ -13,11 +14,12 @@ import os
 import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +27,15 @@ import numpy.typing as npt
 from speccc.errors import InputError
 
 MANIFEST = "manifest.json"
-SCHEMA = 1
+SCHEMA = 2
 PAGE = 4096
 MAX_MANIFEST = 64 << 20
 MAX_ENTRIES = 4096
 _LOCAL = struct.Struct("<4s5H3I2H")
 _PAD_ID = 0xD935  # the id that Android's zipalign uses for padding
+# What zipfile and the checks below raise for a file that is not as it should be.
+_DAMAGE = (OSError, ValueError, zipfile.BadZipFile, struct.error, RuntimeError, EOFError,
+           OverflowError, LookupError, zlib.error)  # fmt: skip
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -55,7 +60,10 @@ class Entries:
 
 
 def write_entries(path: Path, manifest: dict[str, Any], data: Mapping[str, bytes | Bytes]) -> None:
-    """Writes an artifact to a temporary file beside `path`, then renames it."""
+    """Writes an artifact under another name beside `path`, then renames it: all of it or nothing.
+
+    InputError when the folder cannot be written or is full.
+    """
     sealed = {
         **manifest,
         "schema": SCHEMA,
@@ -64,23 +72,48 @@ def write_entries(path: Path, manifest: dict[str, Any], data: Mapping[str, bytes
             for name, raw in data.items()
         },
     }
-    with _published(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as out:
-        _add(out, MANIFEST, json.dumps(sealed, indent=1).encode())
-        for name, raw in data.items():
-            _add(out, name, raw)
+    try:
+        with _published(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as out:
+            _add(out, MANIFEST, json.dumps(sealed, indent=1, allow_nan=False).encode())
+            for name, raw in data.items():
+                _add(out, name, raw)
+    except OSError as e:
+        raise InputError(f"cannot be written ({e.strerror or e})", where=str(path)) from e
 
 
 @contextmanager
-def _published(path: Path) -> Iterator[Path]:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
+def _published(path: Path) -> Iterator[IO[bytes]]:
+    """A file that gets the name `path` when the block ends without an exception."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    nameless = _open_nameless(path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     temporary = Path(name)
+    if nameless is not None:
+        # Until it is complete the file has no name at all: even a killed process leaves nothing.
+        os.close(handle)
+        temporary.unlink()
+        handle = nameless
     try:
-        yield temporary
-        os.chmod(temporary, 0o644)
+        with os.fdopen(handle, "w+b") as file:
+            yield file
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            if nameless is not None:
+                # With a src_dir_fd (not used by an absolute path) Python follows the link.
+                os.link(f"/proc/self/fd/{file.fileno()}", temporary, src_dir_fd=file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _open_nameless(folder: Path) -> int | None:
+    """A file without a name in `folder`, where the system and the file system have such files."""
+    if not hasattr(os, "O_TMPFILE") or not os.path.isdir("/proc/self/fd"):
+        return None
+    with suppress(OSError):
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    return None
 
 
 def _add(out: zipfile.ZipFile, name: str, raw: bytes | Bytes) -> None:
@@ -100,22 +133,26 @@ def read_entries(path: Path) -> Entries:
     """Validates an artifact and maps its entries; InputError names the file and what is wrong."""
     where = str(path)
     try:
-        spans = _spans(path)
+        spans, crc = _spans(path)
         with open(path, "rb") as f:
             mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
-    except (OSError, ValueError, zipfile.BadZipFile, struct.error, NotImplementedError) as e:
-        raise InputError(f"is not a speccc artifact ({e})", where=where) from e
+    except _DAMAGE as e:
+        said = " ".join(str(e).split())
+        raise InputError(f"is not a speccc artifact ({said})", where=where) from e
     whole = np.frombuffer(mapped, np.uint8)
     data = {name: whole[at : at + size] for name, (at, size) in spans.items()}
-    manifest = _manifest(data.pop(MANIFEST, None), where)
+    manifest = _manifest(data.pop(MANIFEST, None), crc, where)
     _check_entries(manifest, data, where)
     return Entries(path, manifest, data)
 
 
-def _spans(path: Path) -> dict[str, tuple[int, int]]:
-    """Offset and size of each entry; ValueError for anything a speccc artifact would not have."""
+def _spans(path: Path) -> tuple[dict[str, tuple[int, int]], int]:
+    """Offset and size of each entry and the manifest's CRC-32; ValueError for anything odd."""
+    if not path.is_file():
+        raise ValueError("no such file")
     total = path.stat().st_size
     spans: dict[str, tuple[int, int]] = {}
+    crc = 0
     with zipfile.ZipFile(path) as z, open(path, "rb") as f:
         infos = z.infolist()
         if len(infos) > MAX_ENTRIES:
@@ -131,8 +168,9 @@ def _spans(path: Path) -> dict[str, tuple[int, int]]:
             if info.filename in spans or not info.filename.isprintable():
                 raise ValueError(f"entry {info.filename!r} appears twice or has a bad name")
             spans[info.filename] = (at, info.file_size)
+            crc = info.CRC if info.filename == MANIFEST else crc
     _check_overlap(spans)
-    return spans
+    return spans, crc
 
 
 def _check_overlap(spans: Mapping[str, tuple[int, int]]) -> None:
@@ -143,17 +181,19 @@ def _check_overlap(spans: Mapping[str, tuple[int, int]]) -> None:
         end, before = at + size, name
 
 
-def _manifest(raw: Bytes | None, where: str) -> dict[str, Any]:
+def _manifest(raw: Bytes | None, crc: int, where: str) -> dict[str, Any]:
     if raw is None or len(raw) > MAX_MANIFEST:
         raise InputError("has no manifest: it is not a speccc artifact", where=where)
     try:
+        if zlib.crc32(memoryview(raw)) != crc:
+            raise ValueError("checksum")
         manifest = json.loads(bytes(raw))
     except (ValueError, RecursionError) as e:
         raise InputError("manifest.json is damaged: compile the model again", where=where) from e
     if not isinstance(manifest, dict) or not isinstance(manifest.get("entries"), dict):
         raise InputError("manifest.json is damaged: compile the model again", where=where)
     if manifest.get("schema") != SCHEMA:
-        found = manifest.get("schema")
+        found = str(manifest.get("schema"))[:40]
         raise InputError(
             f"has schema {found}, this version reads {SCHEMA}: compile the model again", where=where
         )
@@ -169,5 +209,5 @@ def _check_entries(manifest: dict[str, Any], data: Mapping[str, Bytes], where: s
         facts = listed[name]
         if not isinstance(facts, dict) or facts.get("size") != len(raw):
             raise InputError(f"entry {name} has not the size the manifest gives", where=where)
-        if hashlib.sha256(raw).hexdigest() != facts.get("sha256"):
+        if hashlib.sha256(memoryview(raw)).hexdigest() != facts.get("sha256"):
             raise InputError(f"entry {name} is damaged: compile the model again", where=where)

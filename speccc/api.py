@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import platform
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from speccc.errors import InputError
+import numpy as np
+
+from speccc import knobs
+from speccc.errors import InputError, UnsupportedError
 from speccc.ir.tokenizer_spec import TokenizerSpec
+from speccc.memory_plan import check_fits
 from speccc.runtime.artifact_file import Entries, read_entries
 from speccc.runtime.chat import ChatTemplate
 from speccc.runtime.controller import AdaptiveController, VerifyCost
+from speccc.runtime.devices.cpu import cores
 from speccc.runtime.drafter import Drafter
 from speccc.runtime.generate import Generation, collect
 from speccc.runtime.generate import generate as run_generate
+from speccc.runtime.manifest import DRAFTERS, TARGETS, Facts, read_facts
 from speccc.runtime.ngram import NgramDrafter
 from speccc.runtime.sampling import SamplingParams
 from speccc.runtime.session import CpuSession, StepSpec
@@ -24,6 +31,7 @@ from speccc.runtime.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 Progress = Callable[[str, int, int], None]
+MOST_THREADS = 1024
 
 
 def compile(
@@ -49,17 +57,19 @@ def compile(
     options = CompileOptions(target, isa, kv, context, drafter, folder)
     if output is not None:
         compile_to(Path(path), Path(output), options, progress)
-        return load(output)
+        return Model(read_entries(Path(output)))
     with tempfile.TemporaryDirectory(prefix="speccc-") as scratch:
         artifact = Path(scratch) / "model.speccc"
         compile_to(Path(path), artifact, options, progress)
         # The mapping outlives the file's name.
-        return load(artifact)
+        return Model(read_entries(artifact))
 
 
 def load(path: str | Path) -> Model:
     """Loads an artifact; InputError says what is wrong with it. It holds machine code: trust it."""
-    return Model(read_entries(Path(path)))
+    model = Model(read_entries(Path(path)))
+    model.check_machine()
+    return model
 
 
 class Model:
@@ -75,24 +85,52 @@ class Model:
         raw = bytes(_entry(entries, "tokenizer.json"))
         self.tokenizer = Tokenizer(TokenizerSpec.from_bytes(raw, where), where)
         self.chat_template: ChatTemplate | None = None
+        self._facts: Facts = read_facts(
+            entries.manifest, self._spec, self.tokenizer.vocab_size, where
+        )
         if "chat_template.jinja" in entries.data:
             self.chat_template = ChatTemplate(entries.text("chat_template.jinja"), where)
 
+    def check_machine(self) -> None:
+        """UnsupportedError, by name, for code that this machine cannot run; nothing is loaded."""
+        from speccc.targets.cpu.isa import ISAS, detect, runs_here
+
+        facts, where, here = self._facts, str(self.path), platform.machine()
+        if facts.target not in TARGETS:
+            raise UnsupportedError(
+                f"is compiled for the target {facts.target}: this version runs cpu", where=where
+            )
+        if facts.machine != here:
+            raise UnsupportedError(
+                f"is compiled for {facts.machine}, this machine is {here}: compile the model here",
+                where=where,
+            )
+        if facts.isa not in ISAS or not runs_here(ISAS[facts.isa]):
+            raise UnsupportedError(
+                f"is compiled for --isa {facts.isa}, which this CPU lacks: compile the model "
+                f"here, or with --isa {detect().name}",
+                where=where,
+            )
+
     def session(self, *, context: int | None = None, threads: int | None = None) -> CpuSession:
         """A fresh sequence; `context` tokens fit it, `threads` workers run it."""
-        most = int(self.manifest["model"]["context_length"])
-        asked = context or int(self.manifest["context"])
+        self.check_machine()
+        most = self._facts.context_length
+        asked = self._facts.context if context is None else context
         if not 1 <= asked <= most:
             raise InputError(f"a context of {asked}: the model takes 1 to {most} tokens (-c)")
-        if threads is not None and threads < 1:
-            raise InputError(f"{threads} threads: give 1 or more (-t)")
+        workers = threads if threads is not None else knobs.THREADS.get() or cores()
+        if not 1 <= workers <= MOST_THREADS:
+            raise InputError(f"{workers} threads: give 1 to {MOST_THREADS} (-t)")
+        weights, vectors = self._entries.data["weights"], self._entries.data["vectors"]
+        check_fits(self._spec, weights.size + vectors.size, asked, workers, loaded=True)
         return CpuSession(
             self._spec,
-            _entry(self._entries, "step.so"),
-            _entry(self._entries, "weights"),
-            _entry(self._entries, "vectors").view("float32"),
+            self._entries.data["step.so"],
+            weights,
+            vectors.view(np.float32),
             context=asked,
-            threads=threads,
+            threads=workers,
         )
 
     def stream(
@@ -149,19 +187,16 @@ class Model:
 
     def drafter(self, choice: str | Drafter | None) -> Drafter | None:
         """A drafter by name (`ngram`, `none`), the artifact's for None, or the one given."""
-        name = self.manifest.get("drafter", "ngram") if choice is None else choice
+        name = self._facts.drafter if choice is None else choice
         if not isinstance(name, str):
             return name
-        if name not in ("ngram", "none"):
-            raise InputError(f"drafter {name!r}: choose ngram or none (--spec-type)")
+        if name not in DRAFTERS:
+            raise InputError(f"drafter {name!r}: choose {' or '.join(DRAFTERS)} (--spec-type)")
         return NgramDrafter() if name == "ngram" else None
 
     def _controller(self) -> AdaptiveController:
-        table = self.manifest.get("verify_ms")
-        if not isinstance(table, dict) or "1" not in table:
-            return AdaptiveController()
-        cost = VerifyCost.from_table({int(w): float(ms) for w, ms in table.items()})
-        return AdaptiveController(cost)
+        times = self._facts.verify_ms
+        return AdaptiveController(VerifyCost.from_table(times)) if times else AdaptiveController()
 
 
 def _entry(entries: Entries, name: str) -> Any:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from speccc import verify_cost
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.build_llama import build_llama, weight_types
 from speccc.ir.expr import Expr, Var
@@ -18,16 +20,21 @@ from speccc.ir.frontends import ModelSource, open_model
 from speccc.ir.graph import Graph
 from speccc.ir.plan import Plan, Role
 from speccc.ir.tile_text import print_plan
+from speccc.memory_plan import available_memory, check_fits, longest_context, plan_memory
 from speccc.pack import pack_weights
-from speccc.passes.graph_pipeline import optimize
-from speccc.passes.lower_context import MAX_ROWS, RopeTable
+from speccc.passes.graph_pipeline import GRAPH_PASSES, optimize
+from speccc.passes.lower_context import KV_TYPES, MAX_ROWS, RopeTable
 from speccc.passes.lower_graph import Lowered, LowerGraph
 from speccc.passes.pipeline import DumpStages, Stage
-from speccc.passes.plan_memory import Arena, PlanMemory
+from speccc.passes.plan_memory import PlanMemory
 from speccc.runtime.artifact_file import write_entries
+from speccc.runtime.devices.cpu import cores
+from speccc.runtime.manifest import DRAFTERS, TARGETS
+from speccc.runtime.session import CpuSession, StepSpec
+from speccc.runtime.step_spec import SCRATCH, parse_step, seal
 from speccc.runtime.tokenizer import Tokenizer
 from speccc.targets.cpu.isa import Isa, by_name, runs_here
-from speccc.targets.cpu.target import Built, CpuTarget
+from speccc.targets.cpu.target import Built, CpuTarget, Signature
 
 Progress = Callable[[str, int, int], None]
 DEFAULT_CONTEXT = 4096
@@ -43,6 +50,7 @@ class CompileOptions:
     context: int | None = None
     drafter: str = "ngram"
     dump: Path | None = None
+    measure: bool = True
 
 
 @dataclass
@@ -68,49 +76,132 @@ class _Times:
 def compile_to(
     path: Path, output: Path, options: CompileOptions, progress: Progress | None = None
 ) -> None:
-    """Compiles a model file or folder into an artifact; nothing is left behind on a failure."""
+    """Compiles a model file or folder into an artifact; nothing is left behind on a failure.
+
+    `progress` is told (stage, done, of how many). InputError for a bad model or option, and when
+    the model would not fit into this machine's memory.
+    """
     tell = progress or (lambda what, done, total: None)
-    if options.target != "cpu":
-        raise UnsupportedError(f"--target {options.target}: this version compiles for cpu")
-    if options.drafter not in ("ngram", "none"):
-        raise UnsupportedError(f"drafter {options.drafter!r}: choose ngram or none")
-    isa = by_name(options.isa)
+    isa = _check(options)
+    if not output.absolute().parent.is_dir() or output.is_dir():
+        raise InputError(
+            "cannot be written: its folder is missing, or it is one", where=str(output)
+        )
     times = _Times()
     tell("read", 0, 1)
     source = open_model(path)
     Tokenizer(source.tokenizer, str(path))
     context = _context(source, options.context)
     times.lap("read")
-    graph = final_graph(source, options, times)
+    tell("read", 1, 1)
+    graph = final_graph(source, options, times, tell)
     lowered = LowerGraph(options.kv).run(graph)
     bounds = _bounds(lowered)
     arena = PlanMemory(bounds).run(lowered.plan)
+    # Scratch is known only from the code, which takes long to make: ask about the rest before it.
+    early = Signature((), arena.elements, dict.fromkeys(SCRATCH, 0), ())
+    _check_memory(parse_step(_step(source, lowered, early)), lowered, isa, context)
     times.lap("lower")
     tell("build", 0, 1)
     built = CpuTarget(isa).compile(lowered.plan, arena, bounds)
     if options.dump is not None:
         _dump(options.dump, built, lowered)
     times.lap("build")
+    tell("build", 1, 1)
     blob, vectors = pack_weights(
         lowered.weights, source.weights, lambda done, total: tell("pack", done, total)
     )
     times.lap("pack")
-    manifest = _manifest(source, options, isa, lowered, arena, built, times, context)
-    data: dict[str, Any] = {
-        "step.so": built.library,
-        "step.tir.txt": built.source.encode(),
-        "tokenizer.json": source.tokenizer.to_bytes(),
-        "weights": blob,
-        "vectors": vectors.view(np.uint8),
-    }
-    if source.chat_template is not None:
-        data["chat_template.jinja"] = source.chat_template.encode()
+    made = _Made(source, options, isa, lowered, built, blob, vectors, context)
+    verify_ms = _measure(made, times, tell)
     tell("write", 0, 1)
-    write_entries(output, manifest, data)
+    write_entries(output, _manifest(made, times, verify_ms), made.entries())
     tell("write", 1, 1)
 
 
-def final_graph(source: ModelSource, options: CompileOptions, times: _Times) -> Graph:
+@dataclass(frozen=True)
+class _Made:
+    """Everything that goes into the artifact."""
+
+    source: ModelSource
+    options: CompileOptions
+    isa: Isa
+    lowered: Lowered
+    built: Built
+    blob: npt.NDArray[np.uint8]
+    vectors: npt.NDArray[np.float32]
+    context: int
+
+    @property
+    def step(self) -> dict[str, Any]:
+        """How to call the built step."""
+        return _step(self.source, self.lowered, self.built.signature)
+
+    def entries(self) -> dict[str, Any]:
+        """The artifact's entries by name."""
+        data: dict[str, Any] = {
+            "step.so": self.built.library,
+            "step.tir.txt": self.built.source.encode(),
+            "tokenizer.json": self.source.tokenizer.to_bytes(),
+            "weights": self.blob,
+            "vectors": self.vectors.view(np.uint8),
+        }
+        if self.source.chat_template is not None:
+            data["chat_template.jinja"] = self.source.chat_template.encode()
+        return data
+
+
+def _check(options: CompileOptions) -> Isa:
+    """The instruction set; UnsupportedError for an option this version does not have."""
+    if options.target not in TARGETS:
+        raise UnsupportedError(
+            f"--target {options.target}: this version compiles for {', '.join(TARGETS)}"
+        )
+    if options.drafter not in DRAFTERS:
+        raise UnsupportedError(f"drafter {options.drafter!r}: choose {' or '.join(DRAFTERS)}")
+    if options.kv not in KV_TYPES:
+        raise UnsupportedError(f"--kv {options.kv}: choose one of {', '.join(KV_TYPES)}")
+    isa = by_name(options.isa)
+    if isa.arch not in ("", platform.machine()):
+        raise UnsupportedError(
+            f"--isa {isa.name}: it is for {isa.arch}, this machine is {platform.machine()}: "
+            "compile the model there"
+        )
+    return isa
+
+
+def _check_memory(spec: StepSpec, lowered: Lowered, isa: Isa, context: int) -> None:
+    if runs_here(isa):
+        check_fits(spec, _weight_bytes(lowered), context, cores())
+
+
+def _weight_bytes(lowered: Lowered) -> int:
+    layout = lowered.weights
+    return max(layout.matrix_bytes, 64) + 4 * max(layout.vector_elements, 64)
+
+
+def _measure(made: _Made, times: _Times, tell: Progress) -> dict[str, float]:
+    """T(m) of the step just built, where this machine can run it."""
+    if not made.options.measure or not runs_here(made.isa):
+        return {}
+    tell("measure", 0, 1)
+    room = min(verify_cost.CONTEXT, made.source.config.context_length)
+    session = CpuSession(
+        parse_step(made.step),
+        np.frombuffer(made.built.library, np.uint8),
+        made.blob,
+        made.vectors,
+        context=room,
+    )
+    table = verify_cost.measure(session, room)
+    times.lap("measure")
+    tell("measure", 1, 1)
+    return table
+
+
+def final_graph(
+    source: ModelSource, options: CompileOptions, times: _Times, tell: Progress | None = None
+) -> Graph:
     """The model's graph after all graph passes, dumped stage by stage if asked."""
     naive = build_llama(source.config, weight_types(source.weights))
     times.lap("build graph")
@@ -118,6 +209,8 @@ def final_graph(source: ModelSource, options: CompileOptions, times: _Times) -> 
 
     def observe(stage: Stage) -> None:
         times.stage(stage)
+        if tell is not None:
+            tell("passes", stage.number, len(GRAPH_PASSES))
         if dump is not None:
             dump(stage)
 
@@ -172,48 +265,54 @@ def _parameters(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _manifest(
-    source: ModelSource,
-    options: CompileOptions,
-    isa: Isa,
-    lowered: Lowered,
-    arena: Arena,
-    built: Built,
-    times: _Times,
-    context: int,
-) -> dict[str, Any]:
+def _manifest(made: _Made, times: _Times, verify_ms: dict[str, float]) -> dict[str, Any]:
+    source, options, kv = made.source, made.options, made.lowered.kv
     config = asdict(source.config)
-    kv = lowered.kv
-    element = kv.dtype.nbytes + (4 / kv.group if lowered.kv.dtype.name == "i8" else 0)
+    element = kv.dtype.nbytes + (4 / kv.group if kv.dtype.name == "i8" else 0)
     return {
         "model": {"name": source.config.name, "fingerprint": source.fingerprint(), **config},
         "formats": _formats(source),
         "target": options.target,
-        "isa": isa.name,
+        "isa": made.isa.name,
         "machine": platform.machine(),
         "drafter": options.drafter,
-        "context": context,
+        "context": made.context,
         "kv": {"type": options.kv, "bytes_per_token": 2 * kv.layers * kv.heads * kv.size * element},
         "notes": list(source.notes),
         "report": times.report,
         "pass_times": times.seconds,
-        "memory_plan": {
-            "weights": lowered.weights.matrix_bytes + 4 * lowered.weights.vector_elements,
-            "activations": 4 * arena.elements,
-        },
-        "step": {
-            "symbol": lowered.plan.name,
-            "bufs": _parameters(lowered.plan),
-            "arena": built.signature.arena,
-            "scratch": dict(built.signature.scratch),
-            "sizes": list(built.signature.sizes),
-            "logits": lowered.logits.name,
-            "vocab": lowered.vocab,
-            "max_rows": MAX_ROWS,
-            "ropes": [
-                {"name": t.name, "frequencies": frequencies(t, source)} for t in lowered.tables
-            ],
-        },
+        "memory_plan": _memory_plan(made),
+        "verify_ms": verify_ms,
+        "step": {**made.step, "seal": seal(made.step, made.built.library)},
+    }
+
+
+def _memory_plan(made: _Made) -> dict[str, int]:
+    """Bytes by use for the default context, and the longest context this machine has room for."""
+    spec, weights, threads = parse_step(made.step), made.blob.nbytes + made.vectors.nbytes, cores()
+    plan = plan_memory(spec, weights, made.context, threads)
+    table = {**asdict(plan), "total": plan.total}
+    out = {"context_tokens": table.pop("context"), **table}
+    room = available_memory()
+    if room is not None:
+        # What is in memory now is the compiler's copy of the weights, which it gives back.
+        most = made.source.config.context_length
+        longest = longest_context(spec, 0, threads, most, room)
+        out["longest_context_tokens"] = longest
+    return out
+
+
+def _step(source: ModelSource, lowered: Lowered, signature: Signature) -> dict[str, Any]:
+    return {
+        "symbol": lowered.plan.name,
+        "bufs": _parameters(lowered.plan),
+        "arena": signature.arena,
+        "scratch": dict(signature.scratch),
+        "sizes": list(signature.sizes),
+        "logits": lowered.logits.name,
+        "vocab": lowered.vocab,
+        "max_rows": MAX_ROWS,
+        "ropes": [{"name": t.name, "frequencies": frequencies(t, source)} for t in lowered.tables],
     }
 
 
@@ -228,6 +327,3 @@ def _dump(folder: Path, built: Built, lowered: Lowered) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "50-plan.tile.txt").write_text(print_plan(lowered.plan))
     (folder / "90-step.tir.txt").write_text(built.source)
-
-
-__all__ = ["CompileOptions", "compile_to", "runs_here"]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from speccc.ir.frontends import Weight
 from speccc.passes.weight_layout import MatrixSlot, WeightLayout
+from speccc.runtime.devices.cpu import aligned
 
 Report = Callable[[int, int], None]
 
@@ -16,14 +17,14 @@ Report = Callable[[int, int], None]
 def pack_weights(
     layout: WeightLayout, weights: Mapping[str, Weight], report: Report | None = None
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """Packed matrices u8 [matrix_bytes] and vectors f32 [vector_elements]."""
-    blob = np.zeros(max(layout.matrix_bytes, 64), np.uint8)
+    """Packed matrices u8 [matrix_bytes] and vectors f32 [vector_elements], on cache lines."""
+    blob = aligned((max(layout.matrix_bytes, 64),), np.uint8)
     for done, slot in enumerate(layout.matrices):
         raw = rows_in_order(slot, weights[slot.name])
         blob[slot.offset : slot.offset + slot.matrix.nbytes] = slot.matrix.pack(raw)
         if report is not None:
             report(done + 1, len(layout.matrices))
-    vectors = np.zeros(max(layout.vector_elements, 64), np.float32)
+    vectors = aligned((max(layout.vector_elements, 64),), np.float32)
     for vector in layout.vectors:
         w = weights[vector.name]
         vectors[vector.offset : vector.offset + vector.size] = w.format.decode(w.raw, w.shape)

@@ -105,12 +105,14 @@ def print_plan(manifest: dict[str, object]) -> None:
     """The memory plan and what it means for the context."""
     plan = manifest.get("memory_plan")
     if isinstance(plan, dict):
-        output.table([(name, _amount(value)) for name, value in plan.items()], ("memory", ""))
+        rows = [(name.replace("_", " "), _amount(name, value)) for name, value in plan.items()]
+        output.table(rows, ("memory", ""))
 
 
 def _ms(seconds: object) -> str:
     return f"{1000 * seconds:.1f}" if isinstance(seconds, int | float) else str(seconds)
 
 
-def _amount(value: object) -> str:
-    return output.size(value) if isinstance(value, int) and value >= 1024 else str(value)
+def _amount(name: str, value: object) -> str:
+    counted = name == "threads" or name.endswith("_tokens")
+    return str(value) if counted or not isinstance(value, int) else output.size(value)
