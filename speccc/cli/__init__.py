@@ -1,4 +1,4 @@
-"""The command line: `speccc compile | run | bench | inspect | doctor`."""
+"""The command line: `speccc compile | run | bench | inspect | cache | doctor`."""
 
 from speccc.cli.group import main, run
 

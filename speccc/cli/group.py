@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "Generate text from a model or an artifact.",
     "bench": "Measure verify cost, speed and acceptance on this machine.",
     "inspect": "Show what a model file or an artifact holds.",
+    "cache": "List, check, clean and share the records of tuning.",
     "doctor": "Show what this machine can build and run.",
 }
 
