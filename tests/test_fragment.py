@@ -240,8 +240,10 @@ def test_a_loop_races_with_its_own_next_turn() -> None:
     turn = (Alloc(d.tile), copy(d.a, d.tile), Barrier(), multiply(d.tile, d.b, d.c))
     with pytest.raises(VerifyError, match="race on tile"):
         d.run((For(Var("n"), 0, 2, turn),))
-    c, expected = d.run((For(Var("n"), 0, 2, (*turn, Barrier())),))
-    np.testing.assert_array_equal(c, expected)
+    np.testing.assert_array_equal(*d.run((For(Var("n"), 0, 2, (*turn, Barrier())),)))
+    # A barrier after the block that allocated counts as well.
+    block = For(Var("once"), 0, 1, turn)
+    np.testing.assert_array_equal(*d.run((For(Var("n"), 0, 2, (block, Barrier())),)))
 
 
 def test_workgroups_race_on_global_memory() -> None:

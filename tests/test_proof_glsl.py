@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -27,11 +28,14 @@ from speccc.errors import UnsupportedError, VerifyError
 from speccc.ir import expr as ex
 from speccc.ir.expr import Expr
 from speccc.ir.fragment import Barrier, FragLoad, FragmentKernel, MmaShape, shared_bytes, walk
+from speccc.ir.interp_expr import exp, fma
+from speccc.ir.interp_tile import run_kernel
 from speccc.ir.packed import PANEL, PackedMatrix
 from speccc.ir.tile import Buf, Stmt
 from speccc.ir.types import F16, F32
 from speccc.targets.glsl_build import compile_glsl, disassemble_spirv
-from speccc.targets.vulkan.glsl_prelude import Fma
+from speccc.targets.vulkan.glsl_prelude import Fma, prelude
+from speccc.targets.vulkan.glsl_text import Writer
 from speccc.targets.vulkan.render import render_shader
 
 K, N = 96, 32
@@ -137,10 +141,9 @@ def test_rows_do_not_depend_on_their_number(home: VulkanHome, worker: VulkanWork
     many = run(home, worker, p, lowered(p.kernel), 17)
     bufs = inputs(p, 17)
     shader = render_shader(lowered(p.kernel), Fma.PAIRS)
-    for row in (0, 16):
-        one = {**bufs, p.x: bufs[p.x][row : row + 1], p.y: np.zeros((1, N), np.float32)}
-        alone = dispatched(home, worker, shader, one, {p.m: 1}, groups=1)[p.y]
-        np.testing.assert_array_equal(alone[0], many[row])
+    last = {**bufs, p.x: bufs[p.x][16:], p.y: np.zeros((1, N), np.float32)}
+    alone = dispatched(home, worker, shader, last, {p.m: 1}, groups=1)[p.y]
+    np.testing.assert_array_equal(alone[0], many[16])
 
 
 def test_device_fma_rounds_twice_here(home: VulkanHome, worker: VulkanWorker) -> None:
@@ -157,11 +160,59 @@ def test_device_fma_rounds_twice_here(home: VulkanHome, worker: VulkanWorker) ->
     np.testing.assert_allclose(y, golden(p, 8), rtol=0, atol=20 * 8 * 2.0**-24)
 
 
+def test_the_smallest_halves_are_not_lost(home: VulkanHome, worker: VulkanWorker) -> None:
+    """Scales below 2^-14 are subnormal halves, which a device may flush to zero."""
+    p = proof_program(K, N)
+    weights = np.random.default_rng(9).standard_normal((2, N, K)).astype(np.float32) * 1e-4
+    raw = [p.w.format.encode(w).reshape(-1) for w in weights]
+    assert p.w.format.codes(raw[0], (N, K))[1].max() < 2.0**-14
+    bufs = inputs(p, 3) | {p.blob: np.concatenate([p.w.pack(r) for r in raw])}
+    shader = render_shader(lowered(p.kernel), Fma.PAIRS)
+    y = dispatched(home, worker, shader, bufs, {p.m: 3}, groups=1)[p.y]
+    run_kernel(p.kernel, bufs, {p.m: 3})
+    np.testing.assert_array_equal(y, bufs[p.y])
+    assert np.count_nonzero(y) > 3 * N // 2
+
+
+PROBE = """#version 450
+layout(local_size_x = 8) in;
+layout(set = 0, binding = 0) buffer X {{ float x[]; }};
+layout(set = 0, binding = 1) buffer Y {{ float y[]; }};
+{prelude}
+void main() {{
+    uint i = gl_GlobalInvocationID.x;
+    y[2 * i] = fma_ir(x[3 * i], x[3 * i + 1], x[3 * i + 2]);
+    y[2 * i + 1] = exp_ir(x[3 * i + 2]);
+}}
+"""
+
+
+def test_fma_and_exp_are_the_irs_own(home: VulkanHome, worker: VulkanWorker) -> None:
+    """Random values, sums that cancel, halfway sums, and what is too large for split products."""
+    rng = np.random.default_rng(11)
+    a, b, c = (rng.standard_normal(256).astype(np.float32) * 8 for _ in range(3))
+    c[:64] = -a[:64] * b[:64]
+    # a * b = 2^-24 - 2^-50: just below half a unit of c, so the sum must not go up (nor down).
+    a[64:66], b[64:66] = 1 + 2.0**-13, 2.0**-24 * (1 - 2.0**-13)
+    a[65] *= -1
+    c[64:66] = 1 + 2.0**-23, -(1 + 2.0**-23)
+    c[66:72] = -100, 100, -87, 88, np.inf, -np.inf
+    a[72:74], b[72:74] = 2.0**119, 10  # a product without error, as beyond 1e30 it rounds by itself
+    x = np.stack([a, b, c], axis=1)
+    out = Writer()
+    prelude(out, Fma.PAIRS)
+    spirv = compile_glsl(PROBE.format(prelude=out.text()), home.tools)
+    _, y = worker.run(spirv, [x, np.zeros((256, 2), np.float32)], (256 // 8, 1, 1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.testing.assert_array_equal(y[:, 0], fma(a, b, c))
+    np.testing.assert_array_equal(y[:, 1], exp(c))
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("fma", list(Fma))
-def test_every_shape_builds(home: VulkanHome, shape: MmaShape, fma: Fma) -> None:
+@pytest.mark.parametrize("way", list(Fma))
+def test_every_shape_builds(home: VulkanHome, shape: MmaShape, way: Fma) -> None:
     """glslang and spirv-val accept it (shapes are the device's affair), with the instruction."""
-    shader = render_shader(lowered(proof_program(K, N).kernel, shape), fma)
+    shader = render_shader(lowered(proof_program(K, N).kernel, shape), way)
     assert f"M = {shape.m}, N = {shape.n}, K = {shape.k};" in shader.text
     text = disassemble_spirv(compile_glsl(shader.text, home.tools), home.tools)
     assert text.count("OpCooperativeMatrixMulAddKHR") == 2 * 32 // shape.k
@@ -181,6 +232,17 @@ def test_text_is_deterministic_and_readable() -> None:
     assert [b.name for b in one.buffers] == ["x", "norm", "w", "y", "xq", "xs", "xi", "xm", "line"]
     for name in ("gate", "up", "w_tile", "x_tile", "row_tile", "panel"):
         assert f" {name}" in one.text
+    assert "xq[workgroup * (m * 96) + " in one.text  # each workgroup has a part of SCRATCH
+
+
+def test_no_float_may_be_contracted() -> None:
+    """lavapipe would not do it, others might."""
+    text = render_shader(lowered(proof_program(K, N).kernel), Fma.PAIRS).text
+    assigned = [line for line in text.splitlines() if re.match(r" *(precise )?float \w+ = ", line)]
+    loose = [line.split()[1] for line in assigned if "precise" not in line]
+    # Exact whatever is done to them: powers of two times small integers, and comparisons.
+    assert loose == ["largest", "small", "large", "magnitude"]
+    assert len(assigned) > 20
 
 
 def test_shared_memory_fits_the_smallest_device() -> None:

@@ -84,7 +84,7 @@ float fma_ir(float a, float b, float c) {
     }
     precise float once = high.x + intBitsToFloat(bits);
     float largest = max(max(abs(a), abs(b)), max(abs(c), abs(product.x)));
-    return largest < 1e30 ? once : plain;  // beyond it the steps above overflow
+    return largest < 1e30 ? once : plain;  // beyond it the steps above overflow: rounded twice
 }
 """
 FMA_TEXT = {Fma.DEVICE: DEVICE_FMA, Fma.PAIRS: PAIRS_FMA}

@@ -1,0 +1,176 @@
+"""Corners of the lowering to fragment level that the proof program does not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fragment_rig import golden, interpreted, lowered, s8
+from proof_program import proof_program
+
+from speccc.ir import expr as ex
+from speccc.ir.expr import Load, Var
+from speccc.ir.formats import FORMATS
+from speccc.ir.fragment_verify import verify_fragment
+from speccc.ir.interp_fragment import run_fragment_kernel
+from speccc.ir.interp_tile import run_kernel
+from speccc.ir.tile import (
+    LANES,
+    Alloc,
+    Axis,
+    Buf,
+    Dot,
+    For,
+    Kernel,
+    Map,
+    Mem,
+    Red,
+    Reduce,
+    RowTiles,
+    Stmt,
+)
+from speccc.ir.types import F32, I32
+from speccc.passes.clip_rows import clip_rows
+from speccc.passes.scaled_dot_to_fragment import code_shift
+
+ROWS = 4
+ZERO = ex.lit(0)
+Tile = Callable[[Var, Buf, Buf], tuple[Stmt, ...]]
+"""(first row, the tile, the matrix) -> what is done after the tile was filled."""
+
+
+def test_codes_too_wide_for_i8_are_put_right_by_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes 0..255 with no zero point: 128 is taken off each, and given back 128 times the sum."""
+    monkeypatch.setitem(FORMATS, "q8_0", replace(FORMATS["q8_0"], zero_point=0))
+    p = proof_program(64, 32, "q8_0")
+    assert code_shift(p.w) == 128
+    for shape in (s8(8, 8, 8), s8(16, 8, 16)):
+        y = interpreted(p, lowered(p.kernel, shape), 3)
+        np.testing.assert_array_equal(y, golden(p, 3))
+        assert np.abs(y).max() > 1
+
+
+def test_a_dot_goes_on_from_what_its_tile_holds() -> None:
+    """Two dots over halves of k are one dot over k, in one order."""
+    a, b = Buf("a", (ROWS, 40), F32), Buf("b", (40, LANES), F32)
+    y, acc = Buf("y", (ROWS, LANES), F32), Buf("acc", (ROWS, LANES), F32, Mem.TILE)
+    i, j, k, r, c = (Var(n) for n in "ijkrc")
+    axes = (Axis(r, ROWS), Axis(c, LANES))
+    body: list[Stmt] = [Alloc(acc), Map(acc, (r, c), axes, ex.lit(0.5, F32))]
+    body += [Dot(acc, i, j, k, lo, hi, Load(a, (i, k)), Load(b, (k, j))) for lo, hi in PARTS]
+    body.append(Map(y, (r, c), axes, Load(acc, (r, c))))
+    kernel = Kernel("halves", (a, b, y), (), tuple(body))
+    rng = np.random.default_rng(1)
+    bufs = {x: rng.standard_normal([int(n) for n in x.shape]).astype(np.float32) for x in (a, b, y)}
+    other = {x: v.copy() for x, v in bufs.items()}
+    run_kernel(kernel, bufs, {})
+    run_fragment_kernel(lowered(kernel), other, {})
+    np.testing.assert_array_equal(other[y], bufs[y])
+
+
+PARTS = ((0, 17), (17, 40))
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 50])
+@pytest.mark.parametrize("red", list(Red))
+def test_reductions_keep_their_order(red: Red, size: int) -> None:
+    x, y = Buf("x", (50,), F32), Buf("y", (2,), F32)
+    r, s = Var("r"), Var("s")
+    square = ex.mul(Load(x, (s,)), Load(x, (s,)))
+    body = (
+        Reduce(y, (ZERO,), Axis(r, size), red, Load(x, (r,))),
+        Reduce(y, (ex.lit(1),), Axis(s, size), red, square),
+    )
+    kernel = Kernel("reduce", (x, y), (), body)
+    values = np.random.default_rng(size).standard_normal(50).astype(np.float32)
+    bufs, other = ({x: values, y: np.zeros(2, np.float32)} for _ in range(2))
+    run_kernel(kernel, bufs, {})
+    run_fragment_kernel(lowered(kernel), other, {})
+    np.testing.assert_array_equal(other[y], bufs[y])
+
+
+def row_kernel(tile: Tile) -> tuple[Kernel, RowTiles, Buf, Var]:
+    """y[m, 16] row tile by row tile: a TILE is set to the row's number, then `tile` writes y."""
+    m, row = Var("m"), Var("row")
+    y = Buf("y", (m, LANES), I32)
+    variants = []
+    for width in (ROWS, 2, 1):
+        held = Buf("held", (width, LANES), I32, Mem.TILE)
+        i, j = Var("i"), Var("j")
+        number = ex.cast(ex.add(row, i), I32)
+        fill = Map(held, (i, j), (Axis(i, width), Axis(j, LANES)), number)
+        variants.append((width, (Alloc(held), fill, *tile(row, held, y))))
+    tiles = RowTiles(row, m, tuple(variants))
+    return Kernel("rows", (y,), (m,), (tiles,)), tiles, y, m
+
+
+def run_rows(tile: Tile) -> bool:
+    """Whether rows were cut short; the result equals the block level either way."""
+    kernel, tiles, y, m = row_kernel(tile)
+    fragment = lowered(kernel)
+    verify_fragment(fragment)
+    for rows in (1, 4, 7):
+        want, got = (np.zeros((rows, LANES), np.int32) for _ in range(2))
+        run_kernel(kernel, {y: want}, {m: rows})
+        run_fragment_kernel(fragment, {y: got}, {m: rows})
+        np.testing.assert_array_equal(got, want)
+        assert want[-1, 0] == rows - 1
+    return clip_rows(tiles, 8) is not None
+
+
+def height(buf: Buf) -> int:
+    return int(buf.shape[0])  # type: ignore[arg-type]  # a TILE
+
+
+def by_axis(row: Var, held: Buf, y: Buf) -> tuple[Stmt, ...]:
+    i, j = Var("i"), Var("j")
+    axes = (Axis(i, height(held)), Axis(j, LANES))
+    return (Map(y, (ex.add(row, i), j), axes, Load(held, (i, j))),)
+
+
+def by_loop(row: Var, held: Buf, y: Buf) -> tuple[Stmt, ...]:
+    """A loop over the rows: its index is no axis that could be cut."""
+    i, j = Var("i"), Var("j")
+    copy = Map(y, (ex.add(row, i), j), (Axis(j, LANES),), Load(held, (i, j)))
+    return (For(i, 0, height(held), (copy,)),)
+
+
+def by_number(row: Var, held: Buf, y: Buf) -> tuple[Stmt, ...]:
+    """Each row by its number; a partly empty tile has no row of that number."""
+    j = Var("j")
+    return tuple(
+        Map(y, (ex.add(row, n), j), (Axis(j, LANES),), Load(held, (ex.lit(n), j)))
+        for n in range(height(held))
+    )
+
+
+def by_halves(row: Var, held: Buf, y: Buf) -> tuple[Stmt, ...]:
+    """Rows as two axes' worth: an axis shorter than the tile."""
+    out: list[Stmt] = []
+    half = max(1, height(held) // 2)
+    for first in range(0, height(held), half):
+        i, j = Var("i"), Var("j")
+        at = ex.add(i, first)
+        axes = (Axis(i, half), Axis(j, LANES))
+        out.append(Map(y, (ex.add(row, at), j), axes, Load(held, (at, j))))
+    return tuple(out)
+
+
+def backwards(row: Var, held: Buf, y: Buf) -> tuple[Stmt, ...]:
+    """The last row first: cut short, it would begin with rows that are not there."""
+    i, j = Var("i"), Var("j")
+    last = height(held) - 1
+    back = ex.sub(last, i)
+    axes = (Axis(i, height(held)), Axis(j, LANES))
+    return (Map(y, (ex.add(row, back), j), axes, Load(held, (back, j))),)
+
+
+def test_rows_reached_by_an_axis_are_cut() -> None:
+    assert run_rows(by_axis)
+
+
+@pytest.mark.parametrize("tile", [by_loop, by_number, by_halves, backwards])
+def test_rows_reached_otherwise_are_not(tile: Tile) -> None:
+    assert not run_rows(tile)
