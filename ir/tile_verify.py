@@ -135,8 +135,9 @@ def _is_product(e: Expr, products: Iterable[Buf]) -> bool:
         return e.buf in products
     if not isinstance(e, Apply) or e.dtype != F32:
         return False
-    if e.fn is Fn.NEG:
-        return _is_product(e.args[0], products)
+    if e.fn in (Fn.NEG, Fn.SELECT):
+        # LLVM makes select(c, x * y, y) the product select(c, x, 1) * y.
+        return any(_is_product(a, products) for a in e.args)
     return e.fn is Fn.MUL
 
 

@@ -243,6 +243,10 @@ BAD: dict[str, tuple[Callable[[], Kernel], str]] = {
         lambda: mapped(ex.add(ONE, ex.unary(Fn.NEG, PRODUCT))),
         "add of a product",
     ),
+    "add of a chosen product": (
+        lambda: mapped(ex.add(ONE, ex.select(ex.lt(X_AT, ONE), PRODUCT, X_AT))),
+        "add of a product",
+    ),
     "fma by one": (lambda: mapped(ex.fma(X_AT, 1.0, PRODUCT)), "fma by one: write it as an add"),
     "fma by minus one": (lambda: mapped(ex.fma(f(-1.0), X_AT, X_AT)), "fma by one"),
     "hidden deep": (lambda: mapped(ex.div(ONE, ex.add(ONE, PRODUCT))), "add of a product"),

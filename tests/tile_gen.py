@@ -106,7 +106,7 @@ BINARY = {
     "div": lambda a, b: ex.div(a, ex.add(ex.unary(Fn.ABS, b), f32(0.5))),
     "max": ex.maximum,
     "min": ex.minimum,
-    "select": lambda a, b: ex.select(ex.lt(a, b), ex.mul(a, b), b),
+    "select": lambda a, b: ex.select(ex.lt(a, b), BINARY["fma"](a, b), ex.maximum(b, -1e9)),
     "fma": lambda a, b: ex.fma(bounded(a), bounded(b), f32(0.125)),
 }
 
