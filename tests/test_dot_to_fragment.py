@@ -147,7 +147,7 @@ def by_number(row: Var, held: Buf, y: Buf) -> tuple[Stmt, ...]:
 
 
 def by_halves(row: Var, held: Buf, y: Buf) -> tuple[Stmt, ...]:
-    """Rows as two axes' worth: an axis shorter than the tile."""
+    """Two axes, each shorter than the tile."""
     out: list[Stmt] = []
     half = max(1, height(held) // 2)
     for first in range(0, height(held), half):
@@ -167,10 +167,29 @@ def backwards(row: Var, held: Buf, y: Buf) -> tuple[Stmt, ...]:
     return (Map(y, (ex.add(row, back), j), axes, Load(held, (back, j))),)
 
 
+def by_number_alone(row: Var, held: Buf, y: Buf) -> tuple[Stmt, ...]:
+    """As before, and without the tile."""
+    out: list[Stmt] = []
+    for n in range(height(held)):
+        j, at = Var("j"), ex.add(row, n)
+        out.append(Map(y, (at, j), (Axis(j, LANES),), ex.cast(at, I32)))
+    return tuple(out)
+
+
+def first_row_apart(row: Var, held: Buf, y: Buf) -> tuple[Stmt, ...]:
+    """An axis of one row, which must not grow to all that live."""
+    i = Var("i")
+    more = ex.add(Load(held, (i, ZERO)), 100)
+    return (*by_axis(row, held, y), Map(y, (ex.add(row, i), ex.lit(1)), (Axis(i, 1),), more))
+
+
+OTHERWISE = [by_loop, by_number, by_number_alone, by_halves, backwards, first_row_apart]
+
+
 def test_rows_reached_by_an_axis_are_cut() -> None:
     assert run_rows(by_axis)
 
 
-@pytest.mark.parametrize("tile", [by_loop, by_number, by_halves, backwards])
+@pytest.mark.parametrize("tile", OTHERWISE)
 def test_rows_reached_otherwise_are_not(tile: Tile) -> None:
     assert not run_rows(tile)
