@@ -11,7 +11,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -53,8 +53,12 @@ class Found:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The entries of that tier: what `choose` takes. A family's must be raced here first."""
-        return {Tier.EXACT: self.exact, Tier.FAMILY: self.family, Tier.NOTHING: ()}[self.tier]
+        """The entries of that tier: what `choose` takes.
+
+        Another device's times are a hint and its numerics were checked there, not here.
+        """
+        hints = tuple(replace(e, verified=e.verified and not e.record.ms) for e in self.family)
+        return {Tier.EXACT: self.exact, Tier.FAMILY: hints, Tier.NOTHING: ()}[self.tier]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +256,8 @@ class TuneCache:
         """The work's result; a file found damaged is set aside and the work done on a new one."""
         try:
             return work(self._db)
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+            raise  # a bug of ours: the file is fine
         except sqlite3.OperationalError as error:
             raise self._failure(error) from None
         except sqlite3.DatabaseError as error:

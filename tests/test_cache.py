@@ -77,6 +77,21 @@ def test_failures_alone_do_not_hide_the_family(cache: TuneCache) -> None:
     assert [e.record.outcome for e in found.exact] == [Outcome.TIMEOUT]
 
 
+def test_numerics_checked_on_a_sibling_are_not_checked_here(cache: TuneCache) -> None:
+    """Its failures are believed: the code is the same."""
+    cache.add([record(of=key(SIBLING)), record(of=key(SIBLING), outcome=Outcome.WRONG)])
+    told = {e.record.outcome: e.verified for e in cache.lookup(key(HERE)).entries}
+    assert told == {Outcome.OK: False, Outcome.WRONG: True}
+    assert {e.verified for e in cache.lookup(key(SIBLING)).entries} == {True}
+
+
+def test_a_closed_cache_says_so(cache: TuneCache, said: list[str]) -> None:
+    cache.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        cache.add([record()])
+    assert said == []
+
+
 def test_unverified_until_checked(cache: TuneCache) -> None:
     one, two = record(), record(ms=(1.5,))
     cache.add([one, two], verified=False, origin="import")
