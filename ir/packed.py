@@ -104,7 +104,7 @@ class PackedMatrix:
         quads = full.reshape(self.panels, PANEL, self.blocks, 8, 4).transpose(0, 2, 3, 1, 4)
         flat = np.ascontiguousarray(quads).reshape(self.panels, self.blocks, 8, 4 * PANEL)
         if self.bits == 4:
-            flat = flat[:, :, :4] | (flat[:, :, 4:] << 4)
+            flat = flat[:, :, :4] | (flat[:, :, 4:] << np.uint8(4))
         return flat.reshape(self.panels, self.blocks, self.code_bytes)
 
     def _pack_column(self, column: npt.NDArray[np.float32]) -> U8Array:
