@@ -108,7 +108,7 @@ def _report(message: str, code: int) -> int:
         traceback.print_exc()
     text = " ".join(message.split())
     try:
-        print(f"error: {text}" if code != INTERRUPTED else f"\n{text}", file=sys.stderr)
+        print(text if code == INTERRUPTED else f"error: {text}", file=sys.stderr)
     except (OSError, ValueError):  # stderr is gone as well
         return code
     return code

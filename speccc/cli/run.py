@@ -107,6 +107,8 @@ def command(
 ) -> None:
     """Generate text. A model file is compiled once and kept in the user's cache."""
     path = Path(output.exists(one_model(model, model_flag)))
+    if raw and (chat or system is not None):
+        raise click.UsageError("--raw means no chat; drop it or --chat and -sys")
     text = _prompt(prompt, prompt_file)
     sampling = Sampling(
         temperature, top_k, top_p, min_p, secrets.randbits(31) if seed < 0 else seed
@@ -155,10 +157,6 @@ def _prompt(prompt: str | None, file: str | None) -> str:
 
 
 def _tokens(model: Model, text: str, system: str | None, *, chat: bool, raw: bool) -> list[int]:
-    if chat and raw:
-        raise click.UsageError("both --chat and --raw given; give one")
-    if raw and system is not None:
-        raise click.UsageError("-sys is part of a chat; drop it or --raw")
     if raw or not (chat or model.chat_template is not None or system is not None):
         return list(model.tokenizer.encode(text))
     messages = [{"role": "system", "content": system}] if system is not None else []

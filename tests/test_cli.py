@@ -1,0 +1,183 @@
+"""The command line's manners: help, exit codes, one-line errors, interrupts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from speccc.cli import group, run
+from speccc.cli.group import COMMANDS
+from speccc.errors import InputError, SpecccError
+
+Capture = pytest.CaptureFixture[str]
+
+RAISED = {
+    "input": (InputError("is bad; mend it", where="f"), 2, "error: f: is bad; mend it"),
+    "ours": (SpecccError("broke"), 1, "error: broke"),
+    "two lines": (SpecccError("broke\n  twice"), 1, "error: broke twice"),
+    "internal": (ZeroDivisionError("by zero"), 1, "error: internal: ZeroDivisionError: by zero"),
+    "missing": (FileNotFoundError(2, "No such file", "f"), 2, "error: f: No such file"),
+    "disk": (OSError(28, "No space left on device", "f"), 1, "error: f: No space left"),
+    "memory": (MemoryError(), 1, "error: out of memory"),
+    "usage": (click.UsageError("what"), 2, "error: what"),
+}
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def stub(*args: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(group.cli, "main", stub)
+
+
+@pytest.mark.parametrize("case", RAISED)
+def test_an_exception_is_one_line_and_a_code(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    error, code, line = RAISED[case]
+    monkeypatch.delenv("SPECCC_DEBUG", raising=False)
+    raising(monkeypatch, error)
+    assert run([]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(line)
+    assert captured.err.count("\n") == 1
+
+
+def test_the_traceback_is_there_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("SPECCC_DEBUG", "1")
+    raising(monkeypatch, ZeroDivisionError("by zero"))
+    assert run([]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c_and_a_closed_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    raising(monkeypatch, KeyboardInterrupt())
+    assert run([]) == 130
+    # As a process: pytest's own stdout must not be pointed elsewhere.
+    code = (
+        "import sys; from speccc.cli import group, run\n"
+        "group.cli.main = lambda *a, **k: print('x' * 100000)\n"
+        "sys.exit(run([]))"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, timeout=60
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_ctrl_c_while_a_command_waits() -> None:
+    command = [sys.executable, "-m", "speccc", "run", "-m", sys.executable]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        _wait_for_reader(process.pid)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "\ninterrupted\n")
+
+
+def _wait_for_reader(pid: int) -> None:
+    """Until the process sleeps in a read of its standard input."""
+    import time
+
+    if not Path(f"/proc/{pid}/wchan").exists():
+        pytest.skip("needs /proc to see that the command waits")
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        state = Path(f"/proc/{pid}/wchan").read_text()
+        if "pipe_read" in state:
+            return
+        time.sleep(0.05)
+    pytest.skip("the kernel does not say what the command waits for")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(command: str, capsys: Capture) -> None:
+    assert run([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Examples:" in text
+    assert f"speccc {command}" in text.split("Examples:")[1]
+
+
+def test_version(capsys: Capture) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("speccc 0.")
+
+
+def test_doctor(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECCC_CACHE_DIR", str(tmp_path / "cache"))
+    assert run(["doctor", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["healthy"] is True
+    names = {check["name"] for check in document["checks"]}
+    assert {"python", "cpu", "instruction sets", "cache", "apache-tvm"} <= names
+    assert run(["doctor"]) == 0
+    assert "instruction sets" in capsys.readouterr().out
+
+
+def test_doctor_says_what_is_wrong(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SPECCC_CACHE_DIR", str(tmp_path / "file"))
+    assert run(["doctor", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["healthy"] is False
+    assert "SPECCC_CACHE_DIR" in captured.err
+
+
+BAD = {
+    "no model": (["inspect"], "no model given"),
+    "two models": (["inspect", "a", "-m", "b"], "two models"),
+    "no file": (["inspect", "/nowhere/model.gguf"], "/nowhere/model.gguf: no such file"),
+    "two prompts": (["run", "{file}", "-p", "a", "-f", "b"], "give one prompt"),
+    "chat and raw": (["run", "{file}", "-p", "a", "--raw", "-sys", "b"], "-sys"),
+    "no prompt file": (["run", "{file}", "-f", "/nowhere"], "/nowhere: No such file"),
+    "not a model": (["run", "{file}", "-p", "a"], "{file}: "),
+    "not utf-8": (["run", "{file}", "-f", "{file}"], "{file}: is not UTF-8 at byte 0"),
+    "no folder": (["compile", "{file}", "-o", "/nowhere/x"], "/nowhere/x: its folder"),
+    "onto itself": (["compile", "{file}", "-o", "{file}"], "is the model itself"),
+    "onto a folder": (["compile", "{file}", "-o", "/"], "is a folder"),
+    "bad isa": (["compile", "{file}", "--isa", "sse"], "'sse' is not one of"),
+    "bad count": (["run", "{file}", "-p", "a", "-n", "x"], "'x' is not a valid integer"),
+    "bad target": (["compile", "{file}", "--target", "toaster", "-o", "{file}.o"], "toaster"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line(
+    case: str, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECCC_CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / "junk.gguf"
+    file.write_bytes(b"\xff\xfejunk")
+    args, text = BAD[case]
+    assert run([arg.replace("{file}", str(file)) for arg in args]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert text.replace("{file}", str(file)) in captured.err
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert kept == [file]  # nothing half-written is left behind
+
+
+def test_bench_refuses_an_artifact_beside_llama(capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "m.speccc"
+    file.write_bytes(b"PK\x03\x04")
+    assert run(["bench", str(file), "--against", "llama.cpp"]) == 2
+    assert "give the GGUF file" in capsys.readouterr().err
