@@ -104,6 +104,8 @@ def check_fits(
 
 def megabytes(count: int) -> str:
     """Bytes as MB, for messages."""
+    if count < 10_000_000:
+        return f"{count / 1e6:.1f} MB"
     return f"{count / 1e6:.0f} MB" if count < 10_000_000_000 else f"{count / 1e9:.0f} GB"
 
 

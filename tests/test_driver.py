@@ -1,0 +1,191 @@
+"""The compile driver: what it reports, dumps, measures and refuses."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from cpu_rig import Spec, compiled, model_file
+from hypothesis import given
+from hypothesis import strategies as st
+from models import Tiny
+
+from speccc import driver, memory_plan, verify_cost
+from speccc.driver import CompileOptions, compile_to
+from speccc.errors import InputError, UnsupportedError
+from speccc.runtime.artifact_file import read_entries
+from speccc.targets.cpu.target import CpuTarget
+
+TINY = Tiny(layers=2, hidden=32, heads=2, kv_heads=1, ffn=32)
+SPEC = Spec(TINY, "f32")
+
+
+@pytest.fixture
+def unbuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out LLVM: the step has no code."""
+    monkeypatch.setattr(CpuTarget, "library", lambda *_: b"")
+
+
+def quick(**options: object) -> CompileOptions:
+    return CompileOptions(measure=False, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("unbuilt")
+def test_progress_counts_every_stage_to_its_end(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    path = model_file(SPEC, tmp_path)
+    compile_to(path, tmp_path / "o", quick(), lambda *step: told.append(step))
+    stages = list(dict.fromkeys(name for name, _, _ in told))
+    assert stages == ["read", "passes", "build", "pack", "write"]
+    for stage in stages:
+        counts = [(done, total) for name, done, total in told if name == stage]
+        assert counts[-1][0] == counts[-1][1] == counts[0][1]
+        assert counts == sorted(counts)
+    assert sum(1 for name, _, _ in told if name == "pack") == 2 * 7 + 1  # and the tied head
+
+
+@pytest.mark.usefixtures("unbuilt")
+def test_times_by_pass_are_in_order(tmp_path: Path) -> None:
+    compile_to(model_file(SPEC, tmp_path), tmp_path / "o", quick())
+    times = read_entries(tmp_path / "o").manifest["pass_times"]
+    numbered = [n for n in times if n[:2].isdigit()]
+    assert numbered == sorted(numbered)
+    assert len(numbered) == len(driver.GRAPH_PASSES)
+    assert list(times)[:2] == ["read", "build graph"]
+    assert list(times)[-3:] == ["lower", "build", "pack"]
+    assert all(t >= 0 for t in times.values())
+
+
+@pytest.mark.usefixtures("unbuilt")
+def test_dump_has_every_stage(tmp_path: Path) -> None:
+    compile_to(model_file(SPEC, tmp_path), tmp_path / "o", quick(dump=tmp_path / "d"))
+    names = sorted(p.name for p in (tmp_path / "d").iterdir())
+    assert names[0].startswith("00")
+    assert names[-2:] == ["50-plan.tile.txt", "90-step.tir.txt"]
+    assert any("roll-layers" in n for n in names)
+
+
+@pytest.mark.usefixtures("unbuilt")
+def test_equal_input_gives_equal_entries(tmp_path: Path) -> None:
+    path = model_file(SPEC, tmp_path)
+    for name in ("a", "b"):
+        compile_to(path, tmp_path / name, quick())
+    a, b = (read_entries(tmp_path / name) for name in ("a", "b"))
+    assert {n: bytes(d) for n, d in a.data.items()} == {n: bytes(d) for n, d in b.data.items()}
+    assert a.manifest["step"] == b.manifest["step"]
+
+
+FOREIGN = "dotprod" if platform.machine() != "aarch64" else "avx2"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (CompileOptions(target="vulkan"), "--target vulkan.*cpu"),
+        (CompileOptions(isa="sse9"), "--isa sse9.*avx2"),
+        (CompileOptions(isa=FOREIGN), f"--isa {FOREIGN}.*this machine is"),
+        (CompileOptions(kv="q2"), "--kv q2.*f16"),
+        (CompileOptions(drafter="eagle"), "drafter 'eagle'.*ngram"),
+    ],
+)
+def test_options_it_does_not_have(options: CompileOptions, words: str, tmp_path: Path) -> None:
+    """Refused before the model is read: the file need not exist."""
+    with pytest.raises(UnsupportedError, match=words):
+        compile_to(tmp_path / "absent", tmp_path / "o", options)
+
+
+@pytest.mark.parametrize("context", [0, -1, 1025])
+def test_contexts_the_model_does_not_have(context: int, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"1 to 1024 tokens"):
+        compile_to(model_file(SPEC, tmp_path), tmp_path / "o", CompileOptions(context=context))
+
+
+def test_an_output_that_cannot_be(tmp_path: Path) -> None:
+    for output in (tmp_path, tmp_path / "no" / "o"):
+        with pytest.raises(InputError, match="folder"):
+            compile_to(tmp_path / "absent", output, CompileOptions())
+
+
+def test_what_does_not_fit_is_refused_before_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuTarget, "compile", lambda *_: pytest.fail("built"))
+    monkeypatch.setattr(memory_plan, "available_memory", lambda: 400_000)
+    with pytest.raises(InputError, match=r"a context of 1024 needs .* give -c \d+ or less"):
+        compile_to(model_file(SPEC, tmp_path), tmp_path / "o", CompileOptions())
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.usefixtures("unbuilt")
+def test_a_failure_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = model_file(SPEC, tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for stage in ("pack_weights", "_manifest", "_measure"):
+        monkeypatch.setattr(driver, stage, lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            compile_to(path, tmp_path / "o", quick())
+        monkeypatch.undo()
+        monkeypatch.setattr(CpuTarget, "library", lambda *_: b"")
+        assert sorted(tmp_path.iterdir()) == before
+
+
+def test_verify_cost_is_in_the_manifest() -> None:
+    model = compiled(SPEC)
+    table = model.manifest["verify_ms"]
+    assert [int(w) for w in table] == list(verify_cost.WIDTHS)
+    assert list(table.values()) == sorted(table.values())
+    controller = model._controller()
+    assert controller.cost.at(3) == table["3"]
+
+
+@pytest.mark.parametrize("context", [1, 3, 9, 40])
+def test_verify_cost_fits_a_short_context(context: int) -> None:
+    table = verify_cost.measure(compiled(SPEC).session(context=context), context)
+    assert next(iter(table)) == "1"
+    assert all(int(w) <= context for w in table)
+
+
+class Clocked:
+    """A session whose steps take a known time on a clock of their own."""
+
+    def __init__(self, cost: dict[int, float]) -> None:
+        self.length, self.now, self.cost = 0, 0.0, cost
+        self.noise = itertools.cycle([0.0, 0.0, 5.0])
+        self.widths: list[int] = []
+
+    def forward(self, tokens: Sequence[int]) -> None:
+        self.now += self.cost.get(len(tokens), 0.0) + next(self.noise)
+        self.length += len(tokens)
+        self.widths.append(len(tokens))
+
+    def truncate(self, length: int) -> None:
+        assert length <= self.length
+        self.length = length
+
+
+def test_verify_cost_is_the_median_whatever_the_outliers() -> None:
+    cost = {w: 0.001 * (10 + w) for w in verify_cost.WIDTHS}
+    session = Clocked(cost)
+    table = verify_cost.measure(session, 128, budget=100.0, clock=lambda: session.now)
+    assert table == {str(w): round(1000 * c, 6) for w, c in cost.items()}
+    assert session.length == verify_cost.PROMPT
+
+
+def test_verify_cost_keeps_its_budget() -> None:
+    session = Clocked(dict.fromkeys(verify_cost.WIDTHS, 9.0))
+    verify_cost.measure(session, 128, budget=1.0, clock=lambda: session.now)
+    least = verify_cost.ROUNDS[0] + 1  # one to warm up
+    assert len(session.widths) == 1 + least * len(verify_cost.WIDTHS)
+
+
+@given(st.dictionaries(st.integers(1, 32), st.floats(0, 10), min_size=1))
+def test_tables_rise(seconds: dict[int, float]) -> None:
+    table = verify_cost.rising(seconds)
+    times = list(table.values())
+    assert [int(w) for w in table] == sorted(seconds)
+    assert times == sorted(times)
+    assert min(times) > 0
+    assert times[-1] == pytest.approx(max(1e-6, 1000 * max(seconds.values())), abs=1e-6)
