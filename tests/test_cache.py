@@ -156,12 +156,23 @@ def scribbled(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def scribbled_late(path: Path) -> bytes:
+    """A page that opening alone does not read."""
+    fill(path)
+    with path.open("r+b") as file:
+        file.seek(-4096, os.SEEK_END)
+        file.write(b"\x5a" * 4096)
+    return path.read_bytes()
+
+
 def fill(path: Path) -> None:
     with TuneCache(path.parent) as made:
         made.add([numbered(0, i) for i in range(60)])
 
 
-@pytest.mark.parametrize("make", [empty, text, other_program, no_tables, cut_short, scribbled])
+@pytest.mark.parametrize(
+    "make", [empty, text, other_program, no_tables, cut_short, scribbled, scribbled_late]
+)
 def test_an_unusable_file_is_a_miss_and_is_kept(
     make: Callable[[Path], bytes], tmp_path: Path, said: list[str]
 ) -> None:

@@ -121,6 +121,7 @@ def drop(name: str) -> Callable[[dict[str, Any]], None]:
         (put("config", to={"../unroll": 1}), "config"),
         (put("config", to={"unroll": 2**60}), "config.unroll"),
         (put("provenance", to={"host": "..\\x"}), "provenance.host"),
+        (put("provenance", to={"a..b": 1}), "provenance"),
         (put("message", to="a\nerror: b"), "message"),
         (put("source", to="__import__('os')"), "unknown field 'source'"),
         (drop("verify_s"), "lacks verify_s"),
@@ -133,6 +134,14 @@ def test_a_tampered_record_is_refused(change: Callable[[dict[str, Any]], None], 
     assert str(error.value).startswith("x.jsonl:2: ")
     assert "\n" not in str(error.value)
     assert "\x1b" not in str(error.value)
+
+
+def test_a_doubled_name_is_refused() -> None:
+    """Two readers could take two different values."""
+    data = exported([record()])
+    assert data.count(b'"m":8') == 1
+    with pytest.raises(InputError, match="twice"):
+        read(data.replace(b'"m":8', b'"m":8,"m":4'))
 
 
 HEAD = b'{"format":"speccc-tune","records":1,"schema":1}\n'

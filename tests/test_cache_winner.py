@@ -43,6 +43,9 @@ def test_the_default_stays_unless_something_is_clearly_faster() -> None:
     assert choose([timed(2, 0.99)], DEFAULT).config == DEFAULT
     assert choose([timed(2, 1.5)], DEFAULT).config == DEFAULT
     assert unroll([timed(2, 0.98)]) == 2
+    # In the fixed order this one comes before the default.
+    early = entry(record({"columns": 1}, (0.99,), default_ms=1.0))
+    assert choose([early], DEFAULT).config == DEFAULT
 
 
 def test_equals_inside_the_band_go_by_a_fixed_order() -> None:
