@@ -2,6 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# Some tests compare with PyTorch. Only its CPU build is installed by itself; without an index that
+# has one they are skipped, unless `make test TORCH=torch==2.13.0` allows the build of gigabytes.
+TORCH ?= torch==2.13.0+cpu
 # mypy does not follow setuptools' package-dir: it is shown the folders under their import names.
 TYPED := build/typed
 FOLDERS := ir passes targets autotune runtime
@@ -32,17 +36,18 @@ bench: $(VENV)/.installed-bench
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -e .
+	$(PIP) -e .
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(PIP) -e '.[dev]'
+	$(PIP) '$(TORCH)' 2>/dev/null || echo 'note: no $(TORCH) here; tests that need it are skipped'
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(PIP) -e '.[bench]'
 	touch $@ $(VENV)/.installed
 
 clean:

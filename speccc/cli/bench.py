@@ -70,6 +70,9 @@ def command(
     text = bench_text(None if text_file is None else Path(text_file))
     settings = Settings(rounds=rounds, depth=depth)
     count = threads or cores()
+    busy = load() or 0.0
+    if busy > 0.5:
+        output.note(f"note: {busy:.1f} other processes want the {cores()} cores; times will suffer")
     with ExitStack() as stack, output.progress() as report:
         engines = _engines(stack, path, compiled.Options(isa=isa, kv=kv), against, settings.context,
                            count, report)  # fmt: skip
@@ -104,6 +107,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def load() -> float | None:
+    """Processes that want a core, over the last minute; None where the system does not say."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
 def device(threads: int) -> dict[str, object]:
     """What the numbers were measured on."""
     import platform
@@ -116,6 +124,7 @@ def device(threads: int) -> dict[str, object]:
         "threads": threads,
         "machine": platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
+        "load_average": load(),
     }
 
 
