@@ -8,7 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fragment_rig import golden, interpreted, lowered, s8
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from proof_program import proof_program
+from tile_gen import SIZES, Program, dots, elementwise, matmuls, reductions
 
 from speccc.ir import expr as ex
 from speccc.ir.expr import Load, Var
@@ -193,3 +196,22 @@ def test_rows_reached_by_an_axis_are_cut() -> None:
 @pytest.mark.parametrize("tile", OTHERWISE)
 def test_rows_reached_otherwise_are_not(tile: Tile) -> None:
     assert not run_rows(tile)
+
+
+PROGRAMS = st.one_of(
+    elementwise(), reductions(), dots(), *(matmuls(f) for f in ("q4_1", "q8_0", "f16"))
+)
+
+
+@given(PROGRAMS)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_program_equals_block_level(program: Program) -> None:
+    """Bit for bit, and without a race, whatever its maps, folds, dots and row tiles do."""
+    fragment = lowered(program.kernel)
+    verify_fragment(fragment)
+    for m in SIZES:
+        arrays = program.arrays(m, 1)
+        other = {b: a.copy() for b, a in arrays.items()}
+        run_kernel(program.kernel, arrays, {program.m: m})
+        run_fragment_kernel(fragment, other, {program.m: m}, groups=2)
+        assert other[program.out].tobytes() == arrays[program.out].tobytes()

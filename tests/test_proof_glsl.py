@@ -28,7 +28,7 @@ from speccc.errors import UnsupportedError, VerifyError
 from speccc.ir import expr as ex
 from speccc.ir.expr import Expr
 from speccc.ir.fragment import Barrier, FragLoad, FragmentKernel, MmaShape, shared_bytes, walk
-from speccc.ir.interp_expr import exp, fma
+from speccc.ir.interp_expr import cast, exp, fma
 from speccc.ir.interp_tile import run_kernel
 from speccc.ir.packed import PANEL, PackedMatrix
 from speccc.ir.tile import Buf, Stmt
@@ -181,13 +181,14 @@ layout(set = 0, binding = 1) buffer Y {{ float y[]; }};
 {prelude}
 void main() {{
     uint i = gl_GlobalInvocationID.x;
-    y[2 * i] = fma_ir(x[3 * i], x[3 * i + 1], x[3 * i + 2]);
-    y[2 * i + 1] = exp_ir(x[3 * i + 2]);
+    y[3 * i] = fma_ir(x[3 * i], x[3 * i + 1], x[3 * i + 2]);
+    y[3 * i + 1] = exp_ir(x[3 * i + 2]);
+    y[3 * i + 2] = half_round(x[3 * i]);
 }}
 """
 
 
-def test_fma_and_exp_are_the_irs_own(home: VulkanHome, worker: VulkanWorker) -> None:
+def test_the_preludes_functions_are_the_irs_own(home: VulkanHome, worker: VulkanWorker) -> None:
     """Random values, sums that cancel, halfway sums, and what is too large for split products."""
     rng = np.random.default_rng(11)
     a, b, c = (rng.standard_normal(256).astype(np.float32) * 8 for _ in range(3))
@@ -198,14 +199,17 @@ def test_fma_and_exp_are_the_irs_own(home: VulkanHome, worker: VulkanWorker) -> 
     c[64:66] = 1 + 2.0**-23, -(1 + 2.0**-23)
     c[66:72] = -100, 100, -87, 88, np.inf, -np.inf
     a[72:74], b[72:74] = 2.0**119, 10  # a product without error, as beyond 1e30 it rounds by itself
+    a[80:100] *= 2.0 ** -np.arange(10, 30)  # halves from normal to none
+    a[100:104] = 65504, 65519, -65520, 1 + 2.0**-11
     x = np.stack([a, b, c], axis=1)
     out = Writer()
     prelude(out, Fma.PAIRS)
     spirv = compile_glsl(PROBE.format(prelude=out.text()), home.tools)
-    _, y = worker.run(spirv, [x, np.zeros((256, 2), np.float32)], (256 // 8, 1, 1))
+    _, y = worker.run(spirv, [x, np.zeros((256, 3), np.float32)], (256 // 8, 1, 1))
     with np.errstate(over="ignore", invalid="ignore"):
         np.testing.assert_array_equal(y[:, 0], fma(a, b, c))
     np.testing.assert_array_equal(y[:, 1], exp(c))
+    np.testing.assert_array_equal(y[:, 2], cast(a, F32, F16).astype(np.float32))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -241,7 +245,7 @@ def test_no_float_may_be_contracted() -> None:
     assigned = [line for line in text.splitlines() if re.match(r" *(precise )?float \w+ = ", line)]
     loose = [line.split()[1] for line in assigned if "precise" not in line]
     # Exact whatever is done to them: powers of two times small integers, and comparisons.
-    assert loose == ["largest", "small", "large", "magnitude"]
+    assert loose == ["largest", "small", "large", "magnitude", "size", "nearest"]
     assert len(assigned) > 20
 
 

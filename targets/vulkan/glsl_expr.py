@@ -9,7 +9,6 @@ import numpy as np
 
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import Apply, Const, Expr, Fn, Load, LoadBytes, Var, add, lit, mul
-from speccc.ir.interp_expr import F16_MAX
 from speccc.ir.tile import Buf, Mem
 from speccc.ir.types import BF16, F16, F32, DType, Kind
 from speccc.targets.vulkan.glsl_text import Names
@@ -156,7 +155,8 @@ def _cast(r: Exprs, e: Apply) -> str:
         wide = f"uintBitsToFloat(uint({text}) << 16)"
         return wide if e.dtype == F32 else f"{type_name(e.dtype)}({wide})"
     if e.dtype == F16 and source.kind is Kind.FLOAT:
-        return f"float16_t(clamp({text}, {literal(-F16_MAX, F32)}, {literal(F16_MAX, F32)}))"
+        # Rounded beforehand: a device may round otherwise, or drop a conversion there and back.
+        return f"float16_t(half_round({text}))"
     if source.kind is Kind.FLOAT and e.dtype.bits < NARROW:
         text = f"int({text})"
     return f"{type_name(e.dtype)}({text})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from speccc.errors import UnsupportedError
-from speccc.ir.interp_expr import EXP
+from speccc.ir.interp_expr import EXP, F16_MAX
 from speccc.ir.types import BF16, F16, F32, DType
 from speccc.targets.vulkan.glsl_expr import literal
 from speccc.targets.vulkan.glsl_text import Writer
@@ -124,3 +124,12 @@ def _half(out: Writer) -> None:
         out.line("float large = unpackHalf2x16(bits & 0x7fffu).x;")
         out.line("float magnitude = (bits & 0x7c00u) == 0u ? small : large;")
         out.line("return (bits & 0x8000u) == 0u ? magnitude : -magnitude;")
+    out.line()
+    out.line("// The nearest half (ties to even), no larger than the largest, as a float.")
+    with out.block("float half_round(float x)"):
+        out.line(f"float size = min(abs(x), {literal(F16_MAX, F32)});")
+        out.line("uint bits = floatBitsToUint(size);")
+        out.line("bits = (bits + 0xfffu + ((bits >> 13) & 1u)) & ~0x1fffu;")
+        out.line("precise float tiny = (size + 0.5) - 0.5;  // floats near 0.5 lie 2^-24 apart")
+        out.line("float nearest = size < 6.103515625e-05 ? tiny : uintBitsToFloat(bits);")
+        out.line("return floatBitsToInt(x) < 0 ? -nearest : nearest;")

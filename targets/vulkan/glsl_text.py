@@ -14,8 +14,8 @@ _WORDS = """
     restrict readonly writeonly attribute varying common partition active filter input output
     half fixed unsigned superp goto long short asm class union enum typedef template this resource
     min max abs exp fma sqrt round select mix step length row packed image texture main true false
-    lane invocation workgroup workgroups exp_ir fma_ir two_sum two_product half_value barrier value
-    total M N K INVOCATIONS SUBGROUPS Sizes
+    lane invocation workgroup workgroups exp_ir fma_ir two_sum two_product half_value half_round
+    barrier value total M N K INVOCATIONS SUBGROUPS Sizes
 """
 RESERVED = frozenset(_WORDS.split())
 
