@@ -1,0 +1,1 @@
+"""The Triton target: block-level tile kernels as Triton source text."""
