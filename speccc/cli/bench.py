@@ -11,7 +11,7 @@ import click
 
 from speccc import compiled
 from speccc.cli import output
-from speccc.cli.compile import ISAS, one_model
+from speccc.cli.compile import ISAS, KV_TYPES, one_model
 from speccc.cli.spelling import Command
 from speccc.errors import InputError
 
@@ -43,7 +43,7 @@ Examples:
               help="Tokens of context under each verify pass.")  # fmt: skip
 @click.option("--isa", type=click.Choice(ISAS), default="auto", show_default=True,
               help="Instruction set to compile a model file for.")  # fmt: skip
-@click.option("--kv", type=click.Choice(["f16", "i8"]), default="f16", show_default=True,
+@click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="KV format to compile a model file for.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show the settings as well.")
 @output.json_option
@@ -71,7 +71,7 @@ def command(
     settings = Settings(rounds=rounds, depth=depth)
     count = threads or cores()
     busy = load() or 0.0
-    if busy > 0.5:
+    if busy > 0.5 and not quality:
         output.note(f"note: {busy:.1f} other processes want the {cores()} cores; times will suffer")
     with ExitStack() as stack, output.progress() as report:
         engines = _engines(stack, path, compiled.Options(isa=isa, kv=kv), against, settings.context,

@@ -12,6 +12,7 @@ from speccc.errors import InputError
 from speccc.quick_import import import_tvm_ffi
 
 ISAS = ("auto", "avx512vnni", "avx2", "dotprod", "portable")
+KV_TYPES = ("f16", "i8", "f32")
 
 EPILOG = """\b
 Examples:
@@ -30,7 +31,7 @@ Examples:
               help="Instruction set; auto is the best this CPU has.")  # fmt: skip
 @click.option("-c", "--ctx-size", "context", type=click.IntRange(1), metavar="N",
               help="Most tokens of context [default: the model's].")  # fmt: skip
-@click.option("--kv", type=click.Choice(["f16", "i8", "f32"]), default="f16", show_default=True,
+@click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="Number format of the KV cache.")  # fmt: skip
 @click.option("--dump", metavar="DIR", help="Write the IR after each pass and every kernel there.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the time each pass took.")

@@ -13,7 +13,7 @@ import click
 
 from speccc import compiled
 from speccc.cli import output
-from speccc.cli.compile import ISAS, one_model, print_passes, print_plan
+from speccc.cli.compile import ISAS, KV_TYPES, one_model, print_passes, print_plan
 from speccc.cli.spelling import Command, SpecType
 from speccc.errors import InputError
 
@@ -77,7 +77,7 @@ class Sampling:
 @click.option("--raw", is_flag=True, help="The prompt is plain text: no template.")
 @click.option("--isa", type=click.Choice(ISAS), default="auto", show_default=True,
               help="Instruction set to compile a model file for.")  # fmt: skip
-@click.option("--kv", type=click.Choice(["f16", "i8", "f32"]), default="f16", show_default=True,
+@click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="KV format to compile a model file for.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show compile passes, memory and statistics.")
 @output.json_option
