@@ -68,7 +68,7 @@ def write_entries(path: Path, manifest: dict[str, Any], data: Mapping[str, bytes
         **manifest,
         "schema": SCHEMA,
         "entries": {
-            name: {"size": len(memoryview(raw)), "sha256": hashlib.sha256(raw).hexdigest()}
+            name: {"size": len(raw), "sha256": hashlib.sha256(_view(raw)).hexdigest()}
             for name, raw in data.items()
         },
     }
@@ -116,6 +116,10 @@ def _open_nameless(folder: Path) -> int | None:
     return None
 
 
+def _view(raw: bytes | Bytes) -> memoryview:
+    return memoryview(raw) if isinstance(raw, bytes) else raw.data
+
+
 def _add(out: zipfile.ZipFile, name: str, raw: bytes | Bytes) -> None:
     info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     fp = out.fp
@@ -126,7 +130,7 @@ def _add(out: zipfile.ZipFile, name: str, raw: bytes | Bytes) -> None:
     pad = -start % PAGE
     info.extra = struct.pack("<HH", _PAD_ID, pad) + bytes(pad)
     with out.open(info, "w", force_zip64=True) as entry:
-        entry.write(memoryview(raw))
+        entry.write(_view(raw))
 
 
 def read_entries(path: Path) -> Entries:
@@ -185,7 +189,7 @@ def _manifest(raw: Bytes | None, crc: int, where: str) -> dict[str, Any]:
     if raw is None or len(raw) > MAX_MANIFEST:
         raise InputError("has no manifest: it is not a speccc artifact", where=where)
     try:
-        if zlib.crc32(memoryview(raw)) != crc:
+        if zlib.crc32(_view(raw)) != crc:
             raise ValueError("checksum")
         manifest = json.loads(bytes(raw))
     except (ValueError, RecursionError) as e:
@@ -209,5 +213,5 @@ def _check_entries(manifest: dict[str, Any], data: Mapping[str, Bytes], where: s
         facts = listed[name]
         if not isinstance(facts, dict) or facts.get("size") != len(raw):
             raise InputError(f"entry {name} has not the size the manifest gives", where=where)
-        if hashlib.sha256(memoryview(raw)).hexdigest() != facts.get("sha256"):
+        if hashlib.sha256(_view(raw)).hexdigest() != facts.get("sha256"):
             raise InputError(f"entry {name} is damaged: compile the model again", where=where)
