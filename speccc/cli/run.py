@@ -14,7 +14,7 @@ import click
 from speccc import compiled
 from speccc.cli import output
 from speccc.cli.compile import ISAS, KV_TYPES, one_model, print_passes, print_plan
-from speccc.cli.spelling import Command, SpecType
+from speccc.cli.spelling import Command, spec_type
 from speccc.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class Sampling:
               help="Keep tokens of at least this share of the best.")  # fmt: skip
 @click.option("-s", "--seed", type=int, default=0, show_default=True,
               help="One seed gives one text; -1 draws one.")  # fmt: skip
-@click.option("--spec-type", type=SpecType(), default="ngram", show_default=True,
-              help="How to draft: none or ngram. The text is the same.")  # fmt: skip
+@click.option("--spec-type", callback=spec_type, metavar="none|ngram", default="ngram",
+              show_default=True, help="How to draft: none or ngram. The text is the same.")  # fmt: skip
 @click.option("--spec-draft-n-max", "draft_max", type=click.IntRange(0), metavar="K",
               help="Most tokens to draft in a round; 0 drafts none.")  # fmt: skip
 @click.option("--stop", "stops", multiple=True, help="End at this text; may be repeated.")

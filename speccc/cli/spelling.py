@@ -47,22 +47,17 @@ INSTEAD: dict[str, str] = {
     **dict.fromkeys(("--output",), "use -o"),
 }
 
-SPEC_TYPES = {"none": "none", "ngram": "ngram"}
+SPEC_TYPES = ("none", "ngram")
 SPEC_TYPES_INSTEAD = {"ngram-": "use ngram", "draft-": NO_DRAFT_MODEL}
 
 
-class SpecType(click.ParamType):
-    """`none` or `ngram`; llama.cpp's other names say what to use."""
-
-    name = "none|ngram"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value in SPEC_TYPES:
-            return SPEC_TYPES[value]
-        for prefix, hint in SPEC_TYPES_INSTEAD.items():
-            if value.startswith(prefix):
-                self.fail(f"{value!r}: {hint}", param, ctx)
-        self.fail(f"{value!r} is none of {', '.join(SPEC_TYPES)}", param, ctx)
+def spec_type(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """The callback of --spec-type: `none` or `ngram`; llama.cpp's other names say what to use."""
+    if value in SPEC_TYPES:
+        return value
+    hints = (hint for prefix, hint in SPEC_TYPES_INSTEAD.items() if value.startswith(prefix))
+    hint = next(hints, f"is none of {', '.join(SPEC_TYPES)}")
+    raise click.BadParameter(f"{value!r}: {hint}", ctx, param)
 
 
 class Command(click.Command):
