@@ -68,7 +68,8 @@ class Sampling:
 @click.option("-s", "--seed", type=int, default=0, show_default=True,
               help="One seed gives one text; -1 draws one.")  # fmt: skip
 @click.option("--spec-type", callback=spec_type, metavar="none|ngram", default="ngram",
-              show_default=True, help="How to draft: none or ngram. The text is the same.")  # fmt: skip
+              show_default=True,
+              help="How to draft: none or ngram. The text is the same.")  # fmt: skip
 @click.option("--spec-draft-n-max", "draft_max", type=click.IntRange(0), metavar="K",
               help="Most tokens to draft in a round; 0 drafts none.")  # fmt: skip
 @click.option("--stop", "stops", multiple=True, help="End at this text; may be repeated.")
