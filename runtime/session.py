@@ -69,6 +69,7 @@ class CpuSession:
         self.threads = threads or cores()
         self.length = 0
         self._parents: tuple[int, ...] = ()
+        self._base = 0
         self._tiles = -(-context // LANES)
         self._arrays = self._allocate(weights, vectors)
         self._step = CpuStep(library, spec.symbol, list(self._arrays.values()))
@@ -116,7 +117,12 @@ class CpuSession:
         self._parents = ()
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps one root-to-node path of the last rows and drops the others."""
+        """Keeps one root-to-node path of the last rows and drops the others.
+
+        InputError when `rows` is no such path, or forward was not the last call.
+        """
+        if not self._parents:
+            raise InputError("there are no rows to keep: call forward first")
         check_path(rows, self._parents)
         base = self._base
         for to, row in enumerate(rows):

@@ -20,7 +20,7 @@ from speccc.errors import UnsupportedError
 from speccc.targets.build_error import BuildError
 
 if TYPE_CHECKING:
-    from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
+    from triton.backends.compiler import GPUTarget
 
 CUDA_ARCHS = (80, 90, 100, 120)
 # Lanes of a wave: 64 on GCN and CDNA, 32 on RDNA.
@@ -105,8 +105,8 @@ def _build(
 def _compile(
     kernel: TritonKernel, target: GPUTarget, folder: Path, outputs: tuple[str, str]
 ) -> Built:
-    import triton  # type: ignore[import-untyped]
-    from triton.compiler import ASTSource  # type: ignore[import-untyped]
+    import triton
+    from triton.compiler import ASTSource
 
     module = load_triton_module(kernel.source, folder)
     function = getattr(module, kernel.name, None)

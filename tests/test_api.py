@@ -259,3 +259,18 @@ def test_keep_needs_rows(model: Model) -> None:
     with pytest.raises(InputError):
         session.keep([0])
     assert session.length == 0
+
+
+def test_rows_are_kept_only_right_after_a_forward(model: Model) -> None:
+    """Before any forward, and after a cut, there is nothing to keep."""
+    session = model.session(context=32)
+    with pytest.raises(InputError, match="no rows to keep"):
+        session.keep([])
+    session.forward([1, 2])
+    session.truncate(1)
+    with pytest.raises(InputError, match="no rows to keep"):
+        session.keep([])
+    assert session.length == 1
+    session.forward([1, 2], parents=[-1, -1])
+    session.keep([])
+    assert session.length == 1

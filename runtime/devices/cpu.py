@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +75,11 @@ def _load_runtime() -> None:
         raise SpecccError(f"TVM's runtime does not load: {e}") from e
 
 
-def _load(library: Array) -> Mapping[str, Any]:
+def _load(library: Array) -> tvm_ffi.Module:
     with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
         path = Path(folder) / "step.so"
         path.write_bytes(bytes(library))
         try:
-            module: Mapping[str, Any] = tvm_ffi.load_module(str(path))
+            return tvm_ffi.load_module(str(path))
         except Exception as e:
             raise SpecccError(f"the kernel library does not load: {e}") from e
-        return module
