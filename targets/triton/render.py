@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from speccc.errors import UnsupportedError
 from speccc.ir import expr as ex
@@ -216,7 +217,8 @@ def _axes(w: _Writer, axes: tuple[Axis, ...]) -> Mask | None:
 def _map(w: _Writer, s: Map) -> None:
     depth = w.depth
     mask = _axes(w, s.axes)
-    w.store(w.place(s.dst, None, s.index), w.expr(s.value, mask), mask and mask.text)
+    text = None if mask is None else mask.text
+    w.store(w.place(s.dst, None, s.index), w.expr(s.value, mask), text)
     w.depth = depth
 
 
@@ -316,7 +318,7 @@ def _scaled_dot(w: _Writer, s: ScaledDot) -> None:
     w.store(acc.at, acc.name, acc.live)
 
 
-_EMIT: dict[type, Callable[[_Writer, Stmt], None]] = {
+_EMIT: dict[type, Callable[[_Writer, Any], None]] = {
     Alloc: _alloc,
     For: _for,
     Share: _share,
@@ -325,4 +327,4 @@ _EMIT: dict[type, Callable[[_Writer, Stmt], None]] = {
     Reduce: _reduce,
     Dot: _dot,
     ScaledDot: _scaled_dot,
-}  # type: ignore[dict-item]
+}
