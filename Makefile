@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
-# Some tests compare with PyTorch. Only its CPU build is installed by itself; without an index that
-# has one they are skipped, unless `make test TORCH=torch==2.13.0` allows the build of gigabytes.
+# Some tests compare with PyTorch. Only its CPU build is installed by itself; where no index has one
+# they are skipped, unless `make test TORCH=torch==2.13.0` allows the build of gigabytes, as CI does.
 TORCH ?= torch==2.13.0+cpu
 # mypy does not follow setuptools' package-dir: it is shown the folders under their import names.
 TYPED := build/typed
@@ -19,7 +19,7 @@ test: $(VENV)/.installed-dev lint types check
 
 check: $(VENV)/.installed-dev
 	$(PY) -m speccc.models
-	$(PY) -m pytest -rs -q
+	$(PY) -m pytest -rs -q -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check
@@ -42,7 +42,9 @@ $(VENV)/.installed: pyproject.toml
 $(VENV)/.installed-dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e '.[dev]'
-	$(PIP) '$(TORCH)' 2>/dev/null || echo 'note: no $(TORCH) here; tests that need it are skipped'
+	$(PIP) '$(TORCH)' 2>/dev/null \
+	  || { test -n "$$CI" && $(PIP) -e '.[torch]'; } \
+	  || echo 'note: no $(TORCH) here; tests that need it are skipped'
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: pyproject.toml

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from emulation.require import require
 from emulation.triton_interpret import interpret
 from proof_program import inputs, proof_program
 
@@ -19,6 +20,7 @@ ELEMENTS = {"scratch_f32": np.float32, "scratch_i8": np.int8, "scratch_i32": np.
 @pytest.mark.parametrize("m", [1, 3, 8, 17])
 def test_equals_golden(fmt: str, m: int) -> None:
     """The same bits for any number of programs."""
+    require("triton")
     p = proof_program(64, 32, fmt, widths=(8, 2, 1))
     arrays = inputs(p, m, seed=m)
     expected = {b: a.copy() for b, a in arrays.items()}

@@ -24,7 +24,7 @@ NEEDS: dict[Need, tuple[Callable[[], bool], str]] = {
         lambda: find_vulkan() is not None,
         f"a Vulkan driver with cooperative matrices and glslang 15.1: run {SCRIPT} as root",
     ),
-    "triton": (_has_triton, "triton 3.9 and torch: pip install -e '.[dev]' (Linux only)"),
+    "triton": (_has_triton, "triton 3.9 and torch: pip install -e '.[dev,torch]' (Linux only)"),
 }
 
 
