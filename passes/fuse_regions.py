@@ -55,21 +55,27 @@ def find_regions(graph: Graph) -> dict[Node, tuple[Node, ...]]:
     order = {n: i for i, n in enumerate(graph.nodes())}
     read_by = users(graph)
     taken: set[Node] = set()
+    finishing: set[Node] = set()
     regions: dict[Node, tuple[Node, ...]] = {}
     for n in order:
         if not isinstance(n.op, ops.Matmul):
             continue
-        members = {n, *_prologue(n, read_by, graph)}
+        members = {n, *_prologue(n, read_by, graph, finishing)}
         taken |= members
+        before = set(members)
         _grow(members, n, order, read_by, taken)
+        finishing |= members - before
         regions[n] = tuple(sorted(members, key=order.__getitem__))
     return regions
 
 
 def _prologue(
-    matmul: Node, read_by: dict[Value, tuple[Node, ...]], graph: Graph
+    matmul: Node,
+    read_by: dict[Value, tuple[Node, ...]],
+    graph: Graph,
+    finishing: set[Node],
 ) -> tuple[Node, ...]:
-    """The norm and reshapes of x that only matmuls read."""
+    """The norm and reshapes of x that only matmuls read and no other region ends in."""
     out: list[Node] = []
     at = matmul.inputs[0]
     # Matmuls that share x each get a copy; what lies under the first node has it as only reader.
@@ -77,7 +83,12 @@ def _prologue(
     if not all(isinstance(u.op, ops.Matmul) and at not in u.inputs[1:] for u in readers):
         return ()
     wanted: tuple[type[ops.Op], ...] = (ops.RmsNorm, ops.Reshape)
-    while isinstance(at.node.op, wanted) and at not in graph.results and read_by[at] == readers:
+    while (
+        isinstance(at.node.op, wanted)
+        and at not in graph.results
+        and read_by[at] == readers
+        and at.node not in finishing
+    ):
         out.append(at.node)
         readers, wanted, at = (at.node,), (ops.Reshape,), at.node.inputs[0]
     return tuple(out)

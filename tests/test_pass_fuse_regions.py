@@ -160,3 +160,17 @@ def test_a_llama_layer_is_five_phases() -> None:
     assert len(bodies) == 5
     rows = [TinySession(x, weights, 8, "int8").forward([5, 6, 7]) for x in (before, after)]
     assert rows[0].tobytes() == rows[1].tobytes()
+
+
+def test_a_reshape_that_ends_one_region_does_not_start_the_next() -> None:
+    """Two matmuls with only reshapes between them: each is a region, and none is left alone."""
+    m = Sym("m", 1, 4)
+    x = g.param("x", (m, 32), F32)
+    (first,) = g.matmul(x, g.weight("a", TensorType((4, 32), F32)))
+    moved = g.reshape(g.reshape(first, m, 1, 4), m, 4)
+    (second,) = g.matmul(moved, g.weight("b", TensorType((4, 4), F32)))
+    after = FuseRegions().run(Graph((x,), (second,), ("y",)))
+    verify(after)
+    kinds = [type(n.op) for n in after.nodes()]
+    assert ops.Matmul not in kinds
+    assert kinds.count(Fused) == 2
