@@ -97,6 +97,16 @@ def _cache() -> list[Check]:
     return [Check("cache", ok, f"{path}, {free / (1 << 30):.1f} GiB free", mend)]
 
 
+def _linker() -> list[Check]:
+    names = [name for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name]
+    found = next((path for path in map(shutil.which, names) if path), None)
+    return [
+        Check("C compiler", True, found, needed=True)
+        if found
+        else Check("C compiler", False, "not found: kernels cannot be linked", LINKER, needed=True)
+    ]
+
+
 def _tools() -> list[Check]:
     return [_tool(name, use) for name, use in TOOLS.items()]
 
@@ -119,8 +129,8 @@ def _is_set(name: str) -> bool:
 
 REQUIRED = ("speccc", "numpy", "apache-tvm", "tokenizers", "jinja2", "safetensors", "gguf")
 OPTIONAL = {"llama-cpp-python": "bench", "triton": "cuda", "torch": "torch"}
+LINKER = "install gcc, or set CC"
 TOOLS = {
-    "gcc": "builds nothing yet",
     "glslangValidator": "target vulkan",
     "spirv-val": "target vulkan",
     "nvidia-smi": "target cuda",
@@ -135,6 +145,7 @@ PROBES: dict[str, Callable[[], list[Check]]] = {
     "cpu": _cpu,
     "memory": _memory,
     "cache": _cache,
+    "linker": _linker,
     "tools": _tools,
     "settings": _settings,
 }

@@ -138,6 +138,11 @@ def test_doctor_says_what_is_wrong(
     captured = capsys.readouterr()
     assert json.loads(captured.out)["healthy"] is False
     assert "SPECCC_CACHE_DIR" in captured.err
+    monkeypatch.setenv("SPECCC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert run(["doctor"]) == 2
+    assert "install gcc, or set CC" in capsys.readouterr().err
 
 
 BAD = {
