@@ -142,7 +142,9 @@ def read_entries(path: Path) -> Entries:
             mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
     except _DAMAGE as e:
         said = " ".join(str(e).split())
-        raise InputError(f"is not a speccc artifact ({said})", where=where) from e
+        raise InputError(
+            f"is not a whole speccc artifact ({said}): compile it again", where=where
+        ) from e
     whole = np.frombuffer(mapped, np.uint8)
     data = {name: whole[at : at + size] for name, (at, size) in spans.items()}
     manifest = _manifest(data.pop(MANIFEST, None), crc, where)

@@ -28,6 +28,7 @@ from speccc.passes.lower_graph import Lowered, LowerGraph
 from speccc.passes.pipeline import DumpStages, Stage
 from speccc.passes.plan_memory import PlanMemory
 from speccc.runtime.artifact_file import write_entries
+from speccc.runtime.destination import artifact_destination
 from speccc.runtime.devices.cpu import cores
 from speccc.runtime.manifest import DRAFTERS, TARGETS
 from speccc.runtime.session import CpuSession, StepSpec
@@ -83,10 +84,9 @@ def compile_to(
     """
     tell = progress or (lambda what, done, total: None)
     isa = _check(options)
-    if not output.absolute().parent.is_dir() or output.is_dir():
-        raise InputError(
-            "cannot be written: its folder is missing, or it is one", where=str(output)
-        )
+    output = artifact_destination(output, path)
+    if options.dump is not None and options.dump.exists() and not options.dump.is_dir():
+        raise InputError("is not a folder; name one with --dump", where=str(options.dump))
     times = _Times()
     tell("read", 0, 1)
     source = open_model(path)

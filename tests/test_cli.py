@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from models import tiny_llama
 
 from speccc.cli import group, run
 from speccc.cli.group import COMMANDS
@@ -186,3 +187,14 @@ def test_bench_refuses_an_artifact_beside_llama(capsys: Capture, tmp_path: Path)
     file.write_bytes(b"PK\x03\x04")
     assert run(["bench", str(file), "--against", "llama.cpp"]) == 2
     assert "give the GGUF file" in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_nobodys_fault(tmp_path: Path) -> None:
+    """A listing whose reader has gone ends quietly, with the code of a closed pipe."""
+    model = tiny_llama(tmp_path)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "speccc", "inspect", str(model), "--tensors"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")

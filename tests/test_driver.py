@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import Tiny
 
+import speccc
 from speccc import driver, memory_plan, verify_cost
 from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError, UnsupportedError
@@ -132,8 +133,8 @@ def test_a_failure_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert sorted(tmp_path.iterdir()) == before
 
 
-def test_verify_cost_is_in_the_manifest() -> None:
-    model = compiled(SPEC)
+def test_verify_cost_is_in_the_manifest(tmp_path: Path) -> None:
+    model = speccc.compile(model_file(SPEC, tmp_path))
     table = model.manifest["verify_ms"]
     assert [int(w) for w in table] == list(verify_cost.WIDTHS)
     assert list(table.values()) == sorted(table.values())

@@ -8,8 +8,8 @@ import click
 
 from speccc.cli import output
 from speccc.cli.spelling import Command
-from speccc.errors import InputError
 from speccc.quick_import import import_tvm_ffi
+from speccc.runtime.destination import artifact_destination
 
 ISAS = ("auto", "avx512vnni", "avx2", "dotprod", "portable")
 KV_TYPES = ("f16", "i8", "f32")
@@ -50,8 +50,10 @@ def command(
 ) -> None:
     """Compile MODEL (a GGUF file or a Hugging Face folder) into one artifact file."""
     source = Path(output.exists(one_model(model, model_flag)))
-    to = Path(artifact) if artifact else Path(f"{source.resolve().stem}.speccc")
-    _check(source, to)
+    if artifact == "":
+        raise click.UsageError("-o is empty; name a file")
+    to = Path(artifact or f"{source.resolve().stem}.speccc")
+    artifact_destination(to, source)
     import_tvm_ffi()
     from speccc.api import compile as compile_model
 
@@ -84,15 +86,6 @@ def one_model(argument: str | None, flag: str | None) -> str:
     if not model:
         raise click.UsageError("no model given; name a GGUF file, a model folder or an artifact")
     return model
-
-
-def _check(source: Path, to: Path) -> None:
-    if to.is_dir():
-        raise InputError("is a folder; name a file with -o", where=str(to))
-    if not to.absolute().parent.is_dir():
-        raise InputError("its folder does not exist; make it first", where=str(to))
-    if to.exists() and to.samefile(source):
-        raise InputError("is the model itself; choose another -o", where=str(to))
 
 
 def print_passes(manifest: dict[str, object]) -> None:

@@ -81,11 +81,20 @@ def run(args: Sequence[str]) -> int:
         return result if isinstance(result, int) else OK
     except (KeyboardInterrupt, click.Abort):
         return _report("interrupted", INTERRUPTED)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):
+        # click and rich turn a closed pipe into an exit of their own; nothing else exits here.
         _silence_stdout()
         return BROKEN_PIPE
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.ctx.get_help() if error.ctx else "", file=sys.stderr)
+        return BAD_INPUT
     except click.ClickException as error:
         return _report(_usage(error), BAD_INPUT)
+    except UnicodeEncodeError as error:
+        return _report(
+            f"{error.encoding} cannot write or read {error.object!r}: use UTF-8 (PYTHONUTF8=1)",
+            BAD_INPUT,
+        )
     except SpecccError as error:
         return _report(str(error), error.exit_code)
     except OSError as error:

@@ -28,7 +28,7 @@ EPILOG = """\b
 Examples:
   speccc run -m model.gguf -p "Why is the sky blue?"
   speccc run -m model.speccc -f prompt.txt --temp 0.7 --top-p 0.9 --seed 42
-  speccc run -m model.gguf --raw -p "def fib(n):" -n 64 --stop "\\n\\n"
+  speccc run -m model.gguf --raw -p "def fib(n):" -n 64 --stop $'\\n\\n'
   git diff | speccc run -m model.gguf -sys "Write a commit message." --json
 """
 
