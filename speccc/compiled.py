@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 from speccc import user_cache
 from speccc.errors import InputError
 from speccc.quick_import import import_tvm_ffi
+from speccc.runtime.destination import ZIP_MAGIC
 
 if TYPE_CHECKING:
     from speccc.api import Model
 
 Report = Callable[[str, int, int], None]
 """(work, done, total)."""
-
-ZIP_MAGIC = b"PK\x03\x04"
 
 
 @dataclass(frozen=True, slots=True)
