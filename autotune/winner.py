@@ -1,14 +1,15 @@
 """Which configuration to use, given all that was measured: the same answer every time.
 
 Times of different sessions are compared through the default, which races in each of them:
-a record counts as its samples over the default's median of its own session.
+a record counts as its samples over the default's median of its own session. Records of several
+widths count together: the mean over the widths of T(m) / T_default(m).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 
 from speccc.autotune.facts import Facts
 from speccc.autotune.key import canonical
@@ -38,17 +39,22 @@ class Choice:
 
 
 def choose(entries: Iterable[Entry], default: Facts, *, band: float = BAND) -> Choice:
-    """The winner among records of one key; `default` when nothing is clearly faster.
+    """The winner among records of one problem; `default` when nothing is clearly faster.
 
-    Samples of a configuration are pooled. Those within `band` of the best are equal, and of
-    equals the default comes first, then the order of their canonical texts. A configuration that
-    was ever wrong here never wins; one whose last verified record is a failure does not either.
+    The records may be of several widths. Samples of a configuration are pooled. Those within
+    `band` of the best are equal, and of equals the default comes first, then the `simplest`. A
+    configuration that was ever wrong here never wins; one whose last verified record is a failure
+    does not either.
     """
-    pooled = _pool(entries)
-    pooled[canonical(dict(default))] = Choice(default, 1.0, True, 0)
-    limit = min(choice.ratio for choice in pooled.values()) * (1.0 + band)
-    equal = {text: choice for text, choice in pooled.items() if choice.ratio <= limit}
-    return next((c for c in equal.values() if c.config == default), equal[min(equal)])
+    choices = {**pooled(entries), default: Choice(default, 1.0, True, 0)}
+    limit = min(choice.ratio for choice in choices.values()) * (1.0 + band)
+    equal = {config for config, choice in choices.items() if choice.ratio <= limit}
+    return choices[default if default in equal else min(equal, key=simplest)]
+
+
+def simplest(config: Facts) -> tuple[int, str]:
+    """The fixed order among equals: fewest choices named, then the canonical text."""
+    return len(config), canonical(dict(config))
 
 
 def barred(entries: Iterable[Entry]) -> frozenset[Facts]:
@@ -68,20 +74,31 @@ def _age(record: Record) -> tuple[str, bool]:
     return record.at, record.outcome is not Outcome.OK
 
 
-def _pool(entries: Iterable[Entry]) -> dict[str, Choice]:
+def pooled(entries: Iterable[Entry]) -> dict[Facts, Choice]:
+    """The configurations that were timed and may be used, each with the samples of all sessions.
+
+    One that was not timed at every width there are records of is left out.
+    """
     entries = list(entries)
     out = barred(entries)
-    ratios: dict[Facts, list[float]] = {}
+    ratios: dict[Facts, dict[int, list[float]]] = {}
     checked: set[Facts] = set()
     for entry in entries:
         record = entry.record
-        if record.config in out or record.default_ms is None:
+        if record.config in out or record.default_ms is None or not record.ms:
             continue
-        ratios.setdefault(record.config, []).extend(s / record.default_ms for s in record.ms)
+        widths = ratios.setdefault(record.config, {})
+        widths.setdefault(record.key.m, []).extend(s / record.default_ms for s in record.ms)
         if entry.verified:
             checked.add(record.config)
+    every = {m for widths in ratios.values() for m in widths}
     return {
-        canonical(dict(config)): Choice(config, median(values), config in checked, len(values))
-        for config, values in ratios.items()
-        if values
+        config: Choice(
+            config,
+            mean(median(values) for values in widths.values()),
+            config in checked,
+            min(len(values) for values in widths.values()),
+        )
+        for config, widths in ratios.items()
+        if widths.keys() == every
     }

@@ -1,0 +1,98 @@
+"""The order in which configurations of a step are tried: a pure function of what is known.
+
+Nothing is kept between calls, so a search that was killed goes on from the records of the cache.
+The best configuration so far is the base of all further ones:
+
+1. the default, then configurations that were good elsewhere;
+2. a choice that won in one kernel, in all kernels that have it;
+3. in turn: a kernel's next best schedule by the prior (kernels with most to gain first), and a
+   neighbour of the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from speccc.autotune.facts import Fact, Facts
+from speccc.autotune.prior import Prior
+from speccc.autotune.step_space import DEFAULT, StepSpace
+from speccc.autotune.winner import simplest
+
+Known = Mapping[Facts, "float | None"]
+"""Time over the default's by configuration; None for one that failed."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is to be searched, and what is known before anything is measured."""
+
+    space: StepSpace
+    prior: Prior
+    seeds: Sequence[Facts] = ()
+    ranks: Mapping[str, Sequence[Facts]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ranks = {name: self._ranked(name) for name in self.space.kernels}
+        object.__setattr__(self, "ranks", ranks)
+
+    def _ranked(self, kernel: str) -> list[Facts]:
+        """The schedules of one kernel alone, best by the prior first."""
+        moves = set(self.space.moves(DEFAULT, kernel)) - {DEFAULT}
+        return sorted(moves, key=lambda c: (self.prior(c), simplest(c)))
+
+    def propose(self, known: Known) -> Facts | None:
+        """The next configuration to measure; None when there is nothing left to try."""
+        best = self.best(known)
+        sources = [iter((DEFAULT,)), self._legal_seeds(), self._spread(best)]
+        near, far = self._near(best), self._by_prior(best)
+        sources += [near, far] if len(known) % 2 else [far, near]
+        for source in sources:
+            for config in source:
+                if config not in known and self.space.why_not(config) is None:
+                    return config
+        return None
+
+    def best(self, known: Known) -> Facts:
+        """The fastest known configuration, the default when there is none."""
+        timed = {c: ratio for c, ratio in known.items() if ratio is not None}
+        return min(timed, key=lambda c: (timed[c], simplest(c)), default=DEFAULT)
+
+    def _legal_seeds(self) -> Iterator[Facts]:
+        return (seed for seed in self.seeds if self.space.why_not(seed) is None)
+
+    def _spread(self, best: Facts) -> Iterator[Facts]:
+        """Each choice of the best in every kernel that may have it; then all of them together."""
+        choices = {(name.rpartition(".")[2], value) for name, value in best}
+        if not choices:
+            return
+        for chosen in (*([c] for c in sorted(choices, key=str)), sorted(choices, key=str)):
+            config = best
+            for choice, value in chosen:
+                config = self._everywhere(config, choice, value)
+            yield config
+
+    def _everywhere(self, config: Facts, choice: str, value: Fact) -> Facts:
+        for kernel, own in self.space.kernels.items():
+            changed = self.space.config(config, kernel)
+            if choice in changed and not isinstance(value, float):
+                changed[choice] = value
+                if own.why_not(changed) is None:
+                    config = self.space.replace(config, kernel, changed)
+        return config
+
+    def _by_prior(self, best: Facts) -> Iterator[Facts]:
+        """Round by round a kernel's next schedule; in a round, most expected gain first."""
+        longest = max((len(rank) for rank in self.ranks.values()), default=0)
+        for place in range(longest):
+            row = [
+                (self.prior(rank[place]), kernel, rank[place])
+                for kernel, rank in self.ranks.items()
+                if place < len(rank)
+            ]
+            for _, kernel, alone in sorted(row, key=lambda entry: entry[:2]):
+                yield self.space.replace(best, kernel, self.space.config(alone, kernel))
+
+    def _near(self, best: Facts) -> Iterator[Facts]:
+        near = [] if best == DEFAULT else list(self.space.neighbors(best))
+        return iter(sorted(near, key=lambda c: (self.prior(c), simplest(c))))

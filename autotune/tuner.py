@@ -1,0 +1,212 @@
+"""The tuning loop: it owns the budget and the cache; what is tried next is the search's business.
+
+Every record is in the cache before the next candidate starts, so a tuning that is killed loses
+the candidate it was at, and the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Protocol
+
+from speccc.autotune.cache import TuneCache
+from speccc.autotune.facts import Facts, facts
+from speccc.autotune.key import TuneKey
+from speccc.autotune.measure import Measured, OutOfTime
+from speccc.autotune.prior import Prior
+from speccc.autotune.record import Outcome, Record, now
+from speccc.autotune.search import Known, Search
+from speccc.autotune.step_space import DEFAULT, StepSpace
+from speccc.autotune.winner import Choice, Entry, barred, choose, pooled, simplest
+
+RACE = 0.4
+"""Seconds a candidate is timed; five rounds at least, whatever they take."""
+CONFIRM = 1.2
+"""Seconds the winner is timed again: the best of many is the luckiest, too."""
+CONFIRMED = 3
+"""Races a winner other than the default has run before it is kept, budget permitting."""
+RESERVE = (0.2, 4.0)
+"""Of the budget, and at most seconds, kept for confirming."""
+
+
+class Measurer(Protocol):
+    """What measures: `Worker`, or a replay of records."""
+
+    def measure(self, config: Facts, *, seconds: float, deadline: float) -> Measured:
+        """One configuration beside the default; OutOfTime at the deadline."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is tuned: the keys of its records by width, its space, and what to expect."""
+
+    keys: Mapping[int, TuneKey]
+    space: StepSpace
+    prior: Prior
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a tuning has come: seconds, configurations tried, the best time over the default."""
+
+    spent: float
+    budget: float
+    tried: int
+    best: float
+    trying: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The choice, and how it was come by. `exhausted`: nothing was left to try."""
+
+    choice: Choice
+    tried: int
+    outcomes: Mapping[str, int]
+    seconds: float
+    exhausted: bool
+
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass
+class _Session:
+    """One tuning: what it writes into the cache, and what is known so far."""
+
+    problem: Problem
+    cache: TuneCache
+    tell: Tell
+    clock: Callable[[], float]
+    budget: float
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    outcomes: Counter[str] = field(default_factory=Counter)
+    begun: float = 0.0
+
+    def entries(self) -> list[Entry]:
+        """The records made on this device and checked on it."""
+        return [e for e in exact_entries(self.cache, self.problem.keys.values()) if e.verified]
+
+    def run(self, measurer: Measurer) -> Tuned:
+        self.begun = self.clock()
+        end = self.begun + self.budget
+        search = Search(self.problem.space, self.problem.prior, seeds(self.cache, self.problem))
+        exhausted = False
+        try:
+            exhausted = self._explore(search, measurer, end)
+            self._confirm(measurer, end)
+        except OutOfTime:
+            pass
+        choice = choose(self.entries(), DEFAULT)
+        tried = sum(self.outcomes.values())
+        return Tuned(choice, tried, dict(self.outcomes), self.clock() - self.begun, exhausted)
+
+    def _explore(self, search: Search, measurer: Measurer, end: float) -> bool:
+        """Measures what the search proposes; whether it ran out of proposals."""
+        until = end - min(RESERVE[0] * self.budget, RESERVE[1])
+        while self.clock() < until:
+            known = known_ratios(self.entries())
+            config = search.propose(known)
+            if config is None:
+                return True
+            best = min((r for r in known.values() if r is not None), default=1.0)
+            self._tell(min(best, 1.0), config)
+            # The first one builds and checks the default too: it may use the reserve.
+            self._measure(measurer, config, RACE, until if known else end)
+        return False
+
+    def _confirm(self, measurer: Measurer, end: float) -> None:
+        """Races the winner again until it has won often enough, or another one wins."""
+        raced: Counter[Facts] = Counter(e.record.config for e in self.entries())
+        widths = len(self.problem.keys)
+        while self.clock() < end:
+            choice = choose(self.entries(), DEFAULT)
+            if choice.config == DEFAULT or raced[choice.config] >= CONFIRMED * widths:
+                return
+            self._tell(choice.ratio, choice.config)
+            raced[choice.config] += widths
+            self._measure(measurer, choice.config, CONFIRM, end)
+
+    def _measure(self, measurer: Measurer, config: Facts, seconds: float, end: float) -> None:
+        measured = measurer.measure(config, seconds=seconds, deadline=end)
+        self.outcomes[measured.outcome.value] += 1
+        self.cache.add(records(self.problem.keys, config, measured, self.name))
+
+    def _tell(self, best: float, config: Facts) -> None:
+        spent = self.clock() - self.begun
+        self.tell(Progress(spent, self.budget, sum(self.outcomes.values()), best, config))
+
+
+def tune(
+    problem: Problem,
+    cache: TuneCache,
+    measurer: Measurer,
+    budget: float,
+    *,
+    tell: Tell | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Tuned:
+    """Tunes for `budget` seconds and returns the choice of all that is known by then.
+
+    SpecccError when not even the untuned default works.
+    """
+    return _Session(problem, cache, tell or (lambda p: None), clock, budget).run(measurer)
+
+
+def exact_entries(cache: TuneCache, keys: Iterable[TuneKey]) -> list[Entry]:
+    """The cache's records of these keys from this very device."""
+    return [entry for key in keys for entry in cache.lookup(key).exact]
+
+
+def known_ratios(entries: Iterable[Entry]) -> Known:
+    """Time over the default's by configuration; None for those that failed."""
+    entries = list(entries)
+    known: dict[Facts, float | None] = dict.fromkeys(barred(entries))
+    known.update({config: choice.ratio for config, choice in pooled(entries).items()})
+    return known
+
+
+def seeds(cache: TuneCache, problem: Problem) -> list[Facts]:
+    """Configurations that were faster than the default for others, best first.
+
+    Their times are a hint, and their numerics were not checked here: they race as any candidate.
+    """
+    found = [cache.lookup(key) for key in problem.keys.values()]
+    others = [e for f in found for e in (*f.family, *(x for x in f.exact if not x.verified))]
+    by_device: dict[str, list[Entry]] = {}
+    for entry in others:
+        by_device.setdefault(entry.record.key.device.digest(), []).append(entry)
+    good: dict[Facts, float] = {}
+    for entries in by_device.values():
+        for config, choice in pooled(entries).items():
+            if choice.ratio < 1.0:
+                good[config] = min(choice.ratio, good.get(config, 1.0))
+    return sorted(good, key=lambda config: (good[config], simplest(config)))
+
+
+def records(
+    keys: Mapping[int, TuneKey], config: Facts, measured: Measured, session: str
+) -> list[Record]:
+    """The records of one measurement, one a width; a failure is of no width and is kept once."""
+    widths = list(keys) if measured.outcome is Outcome.OK else [min(keys)]
+    provenance = facts({"session": session, "speccc": metadata.version("speccc")})
+    return [
+        Record(
+            key=keys[m],
+            config=config,
+            outcome=measured.outcome,
+            ms=measured.ms.get(m, ()),
+            default_ms=measured.default_ms.get(m),
+            compile_s=measured.compile_s,
+            verify_s=measured.verify_s,
+            at=now(),
+            provenance=provenance,
+            message=measured.message,
+        )
+        for m in widths
+    ]

@@ -1,0 +1,202 @@
+"""The worker process: builds, checks and times one configuration after another.
+
+    python -m speccc.autotune.worker MODULE:FUNCTION
+
+It reads the payload (pickled, from the parent alone), then a JSON line a request, and writes JSON
+lines: `{"at": phase}` when a phase begins, an outcome at the end. It is alone in its process group.
+The parent kills it at a phase's limit; should the parent be gone, an alarm does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, BinaryIO
+
+from speccc.autotune.facts import Facts, facts
+from speccc.autotune.record import Outcome
+from speccc.autotune.suite import Candidate, Suite
+from speccc.errors import InputError, SpecccError, UnsupportedError, VerifyError
+
+ILLEGAL = (InputError, UnsupportedError, VerifyError)
+KEPT = 8
+"""Built candidates kept for another race."""
+ROUNDS = (5, 200)
+"""Least and most times each width is timed in a race."""
+HOPELESS = 1.15
+"""A candidate this much slower after the least rounds is not timed further."""
+GRACE = 5.0
+"""Seconds an orphan may live past its limit."""
+
+
+class Refused(Exception):
+    """A candidate's outcome other than a time."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+@dataclass
+class Work:
+    """The suite, its default with the bits all others must have, and what was built."""
+
+    suite: Suite
+    out: BinaryIO
+    default: Candidate | None = None
+    golden: bytes = b""
+    built: dict[Facts, Candidate] = field(default_factory=dict)
+    checked: set[Facts] = field(default_factory=set)
+
+    def say(self, message: Mapping[str, object]) -> None:
+        """One line to the parent."""
+        self.out.write(json.dumps(message).encode() + b"\n")
+        self.out.flush()
+
+    def phase(self, name: str, limits: Mapping[str, float]) -> None:
+        """Tells the parent what is next, and asks the system to end this process if it hangs."""
+        self.say({"at": name})
+        signal.setitimer(signal.ITIMER_REAL, limits[name] + GRACE)
+
+
+def main(argv: list[str]) -> int:
+    """Serves requests until standard input ends."""
+    # What kernels and tools print must not be taken for an answer.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    module, _, function = argv[0].partition(":")
+    payload = pickle.load(sys.stdin.buffer)
+    work = Work(getattr(importlib.import_module(module), function)(payload), answers)
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        begun = time.perf_counter()
+        try:
+            work.say(serve(work, request))
+        except Refused as refused:
+            spent = time.perf_counter() - begun
+            work.say(
+                {"outcome": refused.outcome.value, "message": str(refused), "compile_s": spent}
+            )
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return 0
+
+
+def serve(work: Work, request: Mapping[str, Any]) -> Mapping[str, object]:
+    """One request: build, check twice, race against the default. Refused for a failure."""
+    limits, config = request["limits"], facts(request["config"])
+    if work.default is None:
+        _start(work, limits, check_golden=request["golden"])
+    begun = time.perf_counter()
+    candidate = _built(work, config, limits)
+    compiled = time.perf_counter()
+    if config not in work.checked:
+        work.phase("check", limits)
+        _check(work, candidate)
+        work.checked.add(config)
+    verified = time.perf_counter()
+    work.phase("time", limits)
+    ms, default_ms = _race(work, candidate, request["seconds"])
+    return {
+        "outcome": Outcome.OK.value,
+        "ms": ms,
+        "default_ms": default_ms,
+        "compile_s": compiled - begun,
+        "verify_s": verified - compiled,
+    }
+
+
+def _start(work: Work, limits: Mapping[str, float], *, check_golden: bool) -> None:
+    """The default: built, compared with the golden model, run twice."""
+    work.phase("start", limits)
+    default = work.suite.build(())
+    wrong = work.suite.golden(default) if check_golden else ""
+    if wrong:
+        raise Refused(Outcome.WRONG, f"the untuned default is wrong: {wrong}")
+    bits = default.bits()
+    if default.bits() != bits:
+        raise Refused(Outcome.WRONG, "the untuned default differs from run to run")
+    work.default, work.golden = default, bits
+    work.built[()] = default
+    work.checked.add(())
+
+
+def _built(work: Work, config: Facts, limits: Mapping[str, float]) -> Candidate:
+    if config in work.built:
+        return work.built[config]
+    work.phase("build", limits)
+    try:
+        candidate = work.suite.build(config)
+    except ILLEGAL as error:
+        raise Refused(Outcome.INVALID, str(error)) from None
+    except SpecccError as error:
+        raise Refused(Outcome.COMPILE_FAILED, str(error)) from None
+    except Exception as error:
+        raise Refused(Outcome.COMPILE_FAILED, f"{type(error).__name__}: {error}") from None
+    for old in [c for c in work.built if c != ()][: max(0, len(work.built) - KEPT)]:
+        del work.built[old]
+        work.checked.discard(old)
+    work.built[config] = candidate
+    return candidate
+
+
+def _check(work: Work, candidate: Candidate) -> None:
+    try:
+        runs = [candidate.bits() for _ in range(2)]
+    except SpecccError as error:
+        raise Refused(Outcome.RUN_FAILED, str(error)) from None
+    # A candidate that is right only now and then is wrong.
+    wrong = [n for n, bits in enumerate(runs, 1) if bits != work.golden]
+    if wrong:
+        which = "bits differ from the default's" if len(wrong) == 2 else f"run {wrong[0]} of 2 did"
+        raise Refused(Outcome.WRONG, f"results are not the golden ones: {which}")
+
+
+def _race(
+    work: Work, candidate: Candidate, seconds: float
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Samples of the candidate and medians of the default, in ms by width, measured in turns.
+
+    Who goes first alternates, so that neither always finds the caches the other left.
+    """
+    if work.default is None:
+        raise SpecccError("nothing to race against")
+    sides = (work.default, candidate)
+    samples: tuple[dict[int, list[float]], ...] = tuple(
+        {m: [] for m in work.suite.widths} for _ in sides
+    )
+    for m in work.suite.widths:
+        for side in sides:
+            side.run(m)
+    begun = time.perf_counter()
+    for n in range(ROUNDS[1]):
+        if n >= ROUNDS[0] and (time.perf_counter() - begun > seconds or _hopeless(samples)):
+            break
+        for m in work.suite.widths:
+            for which in (0, 1) if n % 2 else (1, 0):
+                samples[which][m].append(sides[which].run(m))
+    default, mine = ({str(m): list(_ms(s)) for m, s in side.items()} for side in samples)
+    return mine, {m: median(values) for m, values in default.items()}
+
+
+def _hopeless(samples: tuple[dict[int, list[float]], ...]) -> bool:
+    default, mine = samples
+    ratios = [median(mine[m]) / median(default[m]) for m in mine]
+    return sum(ratios) / len(ratios) > HOPELESS
+
+
+def _ms(seconds: list[float]) -> Iterator[float]:
+    # A clock too coarse to see a step still gives a time above 0.
+    return (max(1e3 * s, 1e-6) for s in seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,102 @@
+"""What the tests of tuning share: problems to tune, caches, a process that tunes until killed."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cache_rig import HERE, key
+from models import Tiny, tiny_llama
+from tune_suite import SUITE, WIDTHS, Job
+
+from speccc.autotune.cache import TuneCache
+from speccc.autotune.facts import Facts, facts
+from speccc.autotune.key import Device
+from speccc.autotune.measure import Limits, Measured, OutOfTime, Worker
+from speccc.autotune.record import Outcome
+from speccc.autotune.step_space import StepSpace
+from speccc.autotune.tuner import Problem
+from speccc.driver import CompileOptions, _Times, final_graph
+from speccc.ir.frontends import open_model
+from speccc.ir.space import Choice, Pow2, Space
+from speccc.passes.lower_graph import LowerGraph, Lowered
+
+QUICK = Limits(start=60.0, build=1.5, check=1.5, time=1.5)
+
+MATMUL = Space((("rows", Pow2(1, 8, 8)), ("unroll", Choice((1, 2, 4), 1))))
+STEP = StepSpace(
+    {"up": MATMUL, "down": MATMUL, "soft": Space((("deal", Choice(("runs", "turns"), "runs")),))}
+)
+
+
+def config(**values: object) -> Facts:
+    """A configuration; `up_rows=4` is the choice `up.rows`."""
+    named = {name.replace("_", ".", 1): value for name, value in values.items()}
+    return facts(named, "config")  # type: ignore[arg-type]
+
+
+def flat_prior(chosen: Facts) -> float:
+    """A prior that knows nothing."""
+    return 1.0
+
+
+def problem(
+    space: StepSpace = STEP,
+    prior: Callable[[Facts], float] = flat_prior,
+    device: Device = HERE,
+) -> Problem:
+    """A problem of the C suite's widths."""
+    return Problem({m: key(device, m=m) for m in WIDTHS}, space, prior)
+
+
+@dataclass
+class Table:
+    """A measurer that looks up ratios; every measurement takes a second of its own clock."""
+
+    ratios: Mapping[Facts, float] = field(default_factory=dict)
+    outcomes: Mapping[Facts, Outcome] = field(default_factory=dict)
+    noise: Callable[[], float] = lambda: 1.0
+    cost: float = 1.0
+    now: float = 0.0
+    tried: list[Facts] = field(default_factory=list)
+
+    def clock(self) -> float:
+        return self.now
+
+    def measure(self, chosen: Facts, *, seconds: float, deadline: float) -> Measured:
+        if self.now + self.cost > deadline:
+            self.now = deadline
+            raise OutOfTime
+        self.now += self.cost
+        self.tried.append(chosen)
+        outcome = self.outcomes.get(chosen, Outcome.OK)
+        if outcome is not Outcome.OK:
+            return Measured(outcome, message="planted")
+        ratio = self.ratios.get(chosen, 1.0)
+        ms = {m: tuple(2.0 * m * ratio * self.noise() for _ in range(5)) for m in WIDTHS}
+        return Measured(outcome, ms, {m: 2.0 * m * self.noise() for m in WIDTHS})
+
+
+@functools.cache
+def lowered_tiny(tiny: Tiny, fmt: str) -> Lowered:
+    """A tiny model's plan."""
+    with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
+        source = open_model(tiny_llama(Path(folder), fmt=fmt, tiny=tiny))
+        return LowerGraph("f16").run(final_graph(source, CompileOptions(), _Times()))
+
+
+def tune_until_killed(folder: Path) -> None:
+    """Tunes with slow steps, and says when a configuration is done."""
+    from speccc.autotune.tuner import tune
+
+    job = Job(folder, pause=0.02)
+    with TuneCache(folder / "cache") as cache, Worker(SUITE, job, limits=QUICK) as worker:
+        tune(problem(), cache, worker, 600.0, tell=lambda p: print(p.tried, flush=True))
+
+
+if __name__ == "__main__":
+    tune_until_killed(Path(sys.argv[1]))
