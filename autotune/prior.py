@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from speccc.autotune.facts import Facts
 from speccc.autotune.step_space import DEFAULT, StepSpace
-
 from speccc.ir.plan import Loop, Plan, Step
 from speccc.ir.schedule import Schedule
 from speccc.ir.tile import Kernel, RowTiles, ScaledDot, walk

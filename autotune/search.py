@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from speccc.autotune.facts import Fact, Facts
 from speccc.autotune.prior import Prior
 from speccc.autotune.step_space import DEFAULT, StepSpace
-from speccc.autotune.winner import simplest
+from speccc.autotune.winner import BAND, simplest
 
 Known = Mapping[Facts, "float | None"]
 """Time over the default's by configuration; None for one that failed."""
@@ -54,9 +54,13 @@ class Search:
         return None
 
     def best(self, known: Known) -> Facts:
-        """The fastest known configuration, the default when there is none."""
+        """What to build on: the simplest of those that are as fast as the fastest, as
+        `winner.choose` has it; a difference that is only noise leads nowhere."""
         timed = {c: ratio for c, ratio in known.items() if ratio is not None}
-        return min(timed, key=lambda c: (timed[c], simplest(c)), default=DEFAULT)
+        limit = min((1.0, *timed.values())) * (1.0 + BAND)
+        return min(
+            (c for c, ratio in timed.items() if ratio <= limit), key=simplest, default=DEFAULT
+        )
 
     def _legal_seeds(self) -> Iterator[Facts]:
         return (seed for seed in self.seeds if self.space.why_not(seed) is None)

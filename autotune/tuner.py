@@ -135,7 +135,8 @@ class _Session:
     def _measure(self, measurer: Measurer, config: Facts, seconds: float, end: float) -> None:
         measured = measurer.measure(config, seconds=seconds, deadline=end)
         self.outcomes[measured.outcome.value] += 1
-        self.cache.add(records(self.problem.keys, config, measured, self.name))
+        number = sum(self.outcomes.values())
+        self.cache.add(records(self.problem.keys, config, measured, self.name, number))
 
     def _tell(self, best: float, config: Facts) -> None:
         spent = self.clock() - self.begun
@@ -190,11 +191,12 @@ def seeds(cache: TuneCache, problem: Problem) -> list[Facts]:
 
 
 def records(
-    keys: Mapping[int, TuneKey], config: Facts, measured: Measured, session: str
+    keys: Mapping[int, TuneKey], config: Facts, measured: Measured, session: str, number: int
 ) -> list[Record]:
-    """The records of one measurement, one a width; a failure is of no width and is kept once."""
+    """The records of a session's n-th measurement, one a width; a failure is of no width and is
+    kept once. The number tells two races apart that came out the same."""
     widths = list(keys) if measured.outcome is Outcome.OK else [min(keys)]
-    provenance = facts({"session": session, "speccc": metadata.version("speccc")})
+    provenance = facts({"session": session, "number": number, "speccc": metadata.version("speccc")})
     return [
         Record(
             key=keys[m],

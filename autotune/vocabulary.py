@@ -15,7 +15,7 @@ CHOICES = frozenset(
         "panels",  # weight panels a worker takes at once
         "unroll",  # blocks of K unrolled
         "prefetch",  # bytes of weights fetched ahead
-        "partition",  # how a phase's tiles are dealt to workers
+        "deal",  # how a phase's units are dealt to workers
         "kv_tile",  # positions of one KV tile, within the numeric class
         "columns",  # how the rows of a step are split into passes
         "spin",  # microseconds a waiting worker spins before it sleeps
@@ -32,12 +32,17 @@ VOCABULARY: Vocabulary = {
 
 
 def check_known(record: Record, vocabulary: Vocabulary) -> None:
-    """InputError when the record's kernel or a choice of its configuration is unknown."""
+    """InputError when the record's kernel or a choice of its configuration is unknown.
+
+    A step's choices are those of its kernels, `kernel.choice`; which kernels it has is known when
+    it is tuned.
+    """
     kernel = record.key.kernel
     if kernel not in vocabulary:
         raise InputError(
             f"unknown kernel {kernel!r}; known: {', '.join(sorted(vocabulary))}", where="key.kernel"
         )
-    unknown = sorted({name for name, _ in record.config} - vocabulary[kernel])
+    known = vocabulary[kernel]
+    unknown = sorted(name for name, _ in record.config if name.rpartition(".")[2] not in known)
     if unknown:
         raise InputError(f"kernel {kernel} has no choice {unknown[0]!r}", where="config")

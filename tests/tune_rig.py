@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cache_rig import HERE, key
 from models import Tiny, tiny_llama
@@ -20,10 +21,10 @@ from speccc.autotune.measure import Limits, Measured, OutOfTime, Worker
 from speccc.autotune.record import Outcome
 from speccc.autotune.step_space import StepSpace
 from speccc.autotune.tuner import Problem
-from speccc.driver import CompileOptions, _Times, final_graph
-from speccc.ir.frontends import open_model
 from speccc.ir.space import Choice, Pow2, Space
-from speccc.passes.lower_graph import LowerGraph, Lowered
+
+if TYPE_CHECKING:
+    from speccc.passes.lower_graph import Lowered
 
 QUICK = Limits(start=60.0, build=1.5, check=1.5, time=1.5)
 
@@ -84,6 +85,11 @@ class Table:
 @functools.cache
 def lowered_tiny(tiny: Tiny, fmt: str) -> Lowered:
     """A tiny model's plan."""
+    # Here, so that a process that only tunes does not load the compiler.
+    from speccc.driver import CompileOptions, _Times, final_graph
+    from speccc.ir.frontends import open_model
+    from speccc.passes.lower_graph import LowerGraph
+
     with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
         source = open_model(tiny_llama(Path(folder), fmt=fmt, tiny=tiny))
         return LowerGraph("f16").run(final_graph(source, CompileOptions(), _Times()))
@@ -94,6 +100,7 @@ def tune_until_killed(folder: Path) -> None:
     from speccc.autotune.tuner import tune
 
     job = Job(folder, pause=0.02)
+    (folder / "cache").mkdir(exist_ok=True)
     with TuneCache(folder / "cache") as cache, Worker(SUITE, job, limits=QUICK) as worker:
         tune(problem(), cache, worker, 600.0, tell=lambda p: print(p.tried, flush=True))
 

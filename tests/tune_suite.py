@@ -7,6 +7,7 @@ configuration; times are given, so that no test depends on a clock.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import subprocess
@@ -40,13 +41,24 @@ BAD = {
 
 @dataclass(frozen=True)
 class Job:
-    """What is planted: a kind and the seconds of a step, by configuration (1.0 if not named)."""
+    """What is planted: a kind and the factor of a step's time, by choices. A configuration has
+    what is planted in any part of it, the default only what is planted in itself."""
 
     folder: Path
     kinds: Mapping[Facts, str] = field(default_factory=dict)
     seconds: Mapping[Facts, float] = field(default_factory=dict)
     golden: str = ""
     pause: float = 0.0
+
+    def kind(self, config: Facts) -> str:
+        return next((k for part, k in self.kinds.items() if _inside(part, config)), "ok")
+
+    def time(self, config: Facts) -> float:
+        return math.prod(s for part, s in self.seconds.items() if _inside(part, config))
+
+
+def _inside(part: Facts, config: Facts) -> bool:
+    return set(part) <= set(config) if part else not config
 
 
 class Library:
@@ -74,7 +86,7 @@ class Suite:
         self.job = job
 
     def build(self, config: Facts) -> Library:
-        kind = self.job.kinds.get(config, "ok")
+        kind = self.job.kind(config)
         with (self.job.folder / "built.txt").open("a") as log:
             log.write(f"{dict(config)}\n")
         if kind == "invalid":
@@ -97,7 +109,7 @@ class Suite:
         name = f"{len(list(self.job.folder.glob('*.c')))}-{os.getpid()}"
         return Library(
             compiled(STEP.format(bad=BAD[kind]), self.job.folder / f"{name}.c"),
-            self.job.seconds.get(config, 1.0),
+            self.job.time(config),
             self.job.pause,
         )
 
