@@ -35,7 +35,8 @@ from speccc.runtime.session import CpuSession, StepSpec
 from speccc.runtime.step_spec import SCRATCH, parse_step, seal
 from speccc.runtime.tokenizer import Tokenizer
 from speccc.targets.cpu.isa import Isa, by_name, runs_here
-from speccc.targets.cpu.target import Built, CpuTarget, Signature
+from speccc.targets.cpu.step_function import Signature
+from speccc.targets.cpu.target import Built, CpuTarget
 
 Progress = Callable[[str, int, int], None]
 DEFAULT_CONTEXT = 4096
@@ -103,7 +104,7 @@ def compile_to(
     _check_memory(parse_step(_step(source, lowered, early)), lowered, isa, context)
     times.lap("lower")
     tell("build", 0, 1)
-    built = CpuTarget(isa).compile(lowered.plan, arena, bounds)
+    built = CpuTarget(isa, cores()).compile(lowered.plan, arena, bounds)
     if options.dump is not None:
         _dump(options.dump, built, lowered)
     times.lap("build")

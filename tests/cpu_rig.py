@@ -26,7 +26,8 @@ from speccc.models import smollm2
 from speccc.passes.plan_memory import PlanMemory
 from speccc.runtime.devices.cpu import CpuStep, aligned
 from speccc.targets.cpu.isa import ISAS, Isa, detect, runs_here
-from speccc.targets.cpu.target import CpuTarget, Signature
+from speccc.targets.cpu.step_function import Signature
+from speccc.targets.cpu.target import CpuTarget
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[Buf, Array]

@@ -11,13 +11,12 @@ import pytest
 from cpu_rig import HERE, build, golden, same_bits, single
 from proof_program import Proof, inputs, proof_program
 
-from speccc.ir.expr import Var
+from speccc.ir.schedule import Schedule
 from speccc.ir.tile import Buf
 from speccc.ir.tile_verify import verify_kernel
-from speccc.passes.plan_memory import Arena
-from speccc.targets.cpu import pipeline
+from speccc.targets.cpu import objects, pipeline
 from speccc.targets.cpu.isa import ISAS, Isa, by_name, detect
-from speccc.targets.cpu.target import CpuTarget
+from speccc.targets.cpu.kernel_function import kernel_function
 
 WIDTHS = {"q4_0": (3, 2, 1), "q4_1": (8, 7, 6, 5, 4, 3, 2, 1), "q8_0": (4, 2, 1)}
 
@@ -100,11 +99,11 @@ def assembly(isa: Isa, fmt: str) -> str:
     from tvm import tirx
 
     p = proof_program(64, 16, fmt, widths=(2, 1))
-    bounds: dict[Var, int] = {p.m: 4}
-    target = CpuTarget(isa)
-    func, _ = target.render(single([p.kernel]), Arena({}, 0), bounds)
+    kernel = kernel_function(isa, p.kernel, {p.m: 4}, Schedule())
     module = tirx.build(
-        tvm.IRModule({"step": func}), target=target.tvm_target(), pipeline=pipeline.register()
+        tvm.IRModule({kernel.symbol: kernel.func}),
+        target=objects.tvm_target(isa),
+        pipeline=pipeline.register(packed=False),
     )
     text: str = module.inspect_source("asm")
     return text
@@ -125,9 +124,8 @@ def test_the_rule_uses_its_instruction(isa: str, fmt: str) -> None:
 def test_aarch64_object() -> None:
     """An ELF object for AArch64 (machine 183) that holds `sdot v.4s, v.16b, v.16b` encodings."""
     p = proof_program(64, 16, widths=(2, 1))
-    target = CpuTarget(by_name("dotprod"))
-    func, _ = target.render(single([p.kernel]), Arena({}, 0), {p.m: 4})
-    raw = target.object_code(func, "step")
+    kernel = kernel_function(by_name("dotprod"), p.kernel, {p.m: 4}, Schedule())
+    raw = objects.build_object(by_name("dotprod"), kernel.to_build())
     assert raw[:4] == b"\x7fELF"
     assert int.from_bytes(raw[18:20], "little") == 183
     words = np.frombuffer(raw[: len(raw) // 4 * 4], "<u4")

@@ -10,10 +10,13 @@ import tvm
 from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
-NAME = "speccc_cpu"
+VERSION = 1
+"""Raised when the same text is built into other code."""
+PACKED = "speccc_cpu_packed"
+PLAIN = "speccc_cpu_plain"
 
 
-def _pipeline() -> tuple[tvm.transform.Pass, object, object]:
+def _packed() -> tuple[tvm.transform.Pass, object, object]:
     passes = [
         tirx.transform.AnnotateEntryFunc(),
         tirx.transform.SplitHostDevice(),
@@ -21,16 +24,21 @@ def _pipeline() -> tuple[tvm.transform.Pass, object, object]:
     ]
     return (
         tvm.ir.transform.Sequential(passes),
-        _finalize,
+        _nothing,
         compilation_pipeline.finalize_device_passes,
     )
 
 
-def _finalize() -> tvm.transform.Pass:
+def _plain() -> tuple[tvm.transform.Pass, object, object]:
+    return _nothing(), _nothing, compilation_pipeline.finalize_device_passes
+
+
+def _nothing() -> tvm.transform.Pass:
     return tvm.ir.transform.Sequential([])
 
 
-def register() -> str:
-    """Makes the pipeline known to TVM and returns its name."""
-    compilation_pipeline.register_tir_pipeline(NAME, _pipeline)
-    return NAME
+def register(*, packed: bool) -> str:
+    """Makes the pipeline known to TVM and returns its name: packed calls, or plain C ones."""
+    name, passes = (PACKED, _packed) if packed else (PLAIN, _plain)
+    compilation_pipeline.register_tir_pipeline(name, passes)
+    return name

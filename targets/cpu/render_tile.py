@@ -10,6 +10,7 @@ from tvm import tirx
 
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import Apply, Fn, Var, stride
+from speccc.ir.schedule import Schedule
 from speccc.ir.tile import (
     LANES,
     Alloc,
@@ -49,12 +50,13 @@ STACK_BYTES = 1024
 
 @dataclass
 class Render:
-    """What rendering needs beside the scope: instruction set, worker and scratch arena."""
+    """What rendering needs beside the scope: instruction set, worker, scratch arena, choices."""
 
     isa: Isa
     worker: Node
     workers: Node
     scratch: dict[Buf, Place] = field(default_factory=dict)
+    schedule: Schedule = field(default_factory=Schedule)
 
     def block(self, body: tuple[Stmt, ...], scope: Scope) -> list[Node]:
         """The statements of a block, in a scope of their own."""
