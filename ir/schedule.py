@@ -17,7 +17,7 @@ class Schedule:
 
     rows: int = 8
     unroll: int = 1
-    prefetch: int = 0
+    prefetch: int = 2048
     deal: str = "runs"
 
 

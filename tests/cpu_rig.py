@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,16 @@ from speccc.api import Model
 from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError
 from speccc.ir.expr import Var
-from speccc.ir.plan import Plan, PlanBuf, Role, run_plan
+from speccc.ir.plan import Plan, PlanBuf, Role, phases, run_plan
+from speccc.ir.schedule import Schedule, Schedules
 from speccc.ir.tile import Buf, Kernel
 from speccc.models import smollm2
 from speccc.passes.plan_memory import PlanMemory
 from speccc.runtime.devices.cpu import CpuStep, aligned
 from speccc.targets.cpu.isa import ISAS, Isa, detect, runs_here
+from speccc.targets.cpu.space import schedule_of, space
 from speccc.targets.cpu.step_function import Signature
-from speccc.targets.cpu.target import CpuTarget
+from speccc.targets.cpu.target import UNTUNED, CpuTarget
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[Buf, Array]
@@ -113,12 +116,23 @@ class Built:
         return own
 
 
-def build(plan: Plan, bounds: Mapping[Var, int], isa: Isa | None = None) -> Built:
+def build(
+    plan: Plan,
+    bounds: Mapping[Var, int],
+    isa: Isa | None = None,
+    schedules: Schedules = UNTUNED,
+) -> Built:
     """Compiles a plan for an instruction set, the best one here by default."""
     target = CpuTarget(isa or detect())
     arena = PlanMemory(bounds).run(plan)
-    made = target.compile(plan, arena, bounds)
+    made = target.compile(plan, arena, bounds, schedules)
     return Built(plan, np.frombuffer(made.library, np.uint8), made.signature)
+
+
+def random_schedules(plan: Plan, isa: Isa, seed: int) -> dict[str, Schedule]:
+    """A schedule for each kernel, drawn from what a tuner may choose."""
+    rng = Random(seed)
+    return {k.name: schedule_of(space(k, isa).sample(rng)) for k in phases(plan.body)}
 
 
 def golden(plan: Plan, arrays: Arrays, sizes: Mapping[Var, int], workers: int = 1) -> Arrays:

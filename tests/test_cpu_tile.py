@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cpu_rig import HERE, build, golden, same_bits, single
+from cpu_rig import HERE, build, golden, random_schedules, same_bits, single
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tile_gen import SIZES, Program, dots, elementwise, matmuls, reductions
@@ -18,15 +18,20 @@ FEW = settings(
     phases=[Phase.reuse, Phase.generate],  # shrinking would compile for minutes
     suppress_health_check=list(HealthCheck),
 )
+SEEDS = st.integers(0, 1 << 30)
 
 
-def check(programs: list[Program]) -> None:
-    """One plan, one compilation an instruction set; every size with one worker and with three."""
+def check(programs: list[Program], seed: int) -> None:
+    """One plan, one compilation an instruction set; every size with one worker and with three.
+
+    `seed` draws each kernel's schedule: none of them may change a bit.
+    """
     for p in programs:
         verify_kernel(p.kernel)
     plan = single([p.kernel for p in programs])
     bounds = {p.m: max(SIZES) for p in programs}
-    built = {isa.name: build(plan, bounds, isa) for isa in HERE}
+    schedules = {isa.name: random_schedules(plan, isa, seed) for isa in HERE}
+    built = {isa.name: build(plan, bounds, isa, schedules[isa.name]) for isa in HERE}
     for m in SIZES:
         sizes = {p.m: m for p in programs}
         arrays = {b: a for n, p in enumerate(programs) for b, a in p.arrays(m, m + n).items()}
@@ -36,31 +41,32 @@ def check(programs: list[Program]) -> None:
                 got = code.run(arrays, sizes, workers)
                 for p in programs:
                     a, b = got[p.out], expected[p.out]
-                    where = f"{name}, m = {m}, {workers} workers\n{print_kernel(p.kernel)}"
+                    how = schedules[name][p.kernel.name]
+                    where = f"{name}, m = {m}, {workers} workers, {how}\n{print_kernel(p.kernel)}"
                     assert np.isfinite(b).all(), where
                     assert same_bits(a, b), f"{where}{a[a != b][:4]} is not {b[a != b][:4]}"
 
 
-@given(st.lists(elementwise(), min_size=6, max_size=6))
+@given(st.lists(elementwise(), min_size=6, max_size=6), SEEDS)
 @FEW
-def test_maps(programs: list[Program]) -> None:
-    check(programs)
+def test_maps(programs: list[Program], seed: int) -> None:
+    check(programs, seed)
 
 
-@given(st.lists(reductions(), min_size=4, max_size=4))
+@given(st.lists(reductions(), min_size=4, max_size=4), SEEDS)
 @FEW
-def test_reductions(programs: list[Program]) -> None:
-    check(programs)
+def test_reductions(programs: list[Program], seed: int) -> None:
+    check(programs, seed)
 
 
 @pytest.mark.parametrize("fmt", ["f32", "f16", "bf16", "q4_0", "q4_1", "q8_0"])
 @given(st.data())
 @settings(FEW, max_examples=2)
 def test_matmuls(fmt: str, data: st.DataObject) -> None:
-    check([data.draw(matmuls(fmt)) for _ in range(2)])
+    check([data.draw(matmuls(fmt)) for _ in range(2)], data.draw(SEEDS))
 
 
-@given(st.lists(dots(), min_size=2, max_size=2))
+@given(st.lists(dots(), min_size=2, max_size=2), SEEDS)
 @FEW
-def test_dots(programs: list[Program]) -> None:
-    check(programs)
+def test_dots(programs: list[Program], seed: int) -> None:
+    check(programs, seed)

@@ -103,15 +103,31 @@ def _loop(
 
 def _share(r: Render, s: Share, scope: Scope, out: Block) -> None:
     extent = out.bind("units", render_scalar(s.extent, scope, out))
+    _DEALS[r.schedule.deal](r, s, extent, scope, out)
+
+
+def _runs(r: Render, s: Share, extent: Node, scope: Scope, out: Block) -> None:
     lo = out.bind("first", tirx.truncdiv(r.worker * extent, r.workers))
     hi = out.bind("last", tirx.truncdiv((r.worker + tir.index(1)) * extent, r.workers))
     _loop(r, s.var, lo, hi, s.body, scope, out)
 
 
+def _turns(r: Render, s: Share, extent: Node, scope: Scope, out: Block) -> None:
+    turn = tir.loop_var("turn")
+    inner = scope.child()
+    inner.variables[s.var] = turn * r.workers + r.worker
+    left = extent - r.worker + r.workers - tir.index(1)
+    turns = out.bind("turns", tirx.truncdiv(left, r.workers))
+    out.add(tir.serial(turn, turns, r.block(s.body, inner)))
+
+
+_DEALS = {"runs": _runs, "turns": _turns}
+
+
 def _row_tiles(r: Render, s: RowTiles, scope: Scope, out: Block) -> None:
     extent = render_scalar(s.extent, scope, out)
     at: Node = tir.index(0)
-    widths = sorted(s.variants, key=lambda v: -v[0])
+    widths = sorted((v for v in s.variants if v[0] <= r.schedule.rows), key=lambda v: -v[0])
     for n, (width, body) in enumerate(widths):
         left = out.bind("left", extent - at)
         # After the widest tiles at most one tile of each smaller width is left over.
@@ -314,7 +330,7 @@ def _scaled_dot(r: Render, s: ScaledDot, scope: Scope, out: Block) -> None:
     accs, loads, saves = _rows_out(s.acc, scope, out)
     for statement in loads:
         out.add(statement)
-    for statement in render_scaled_dot(s, accs, scope, out, r.isa):
+    for statement in render_scaled_dot(s, accs, scope, out, r.isa, r.schedule):
         out.add(statement)
     for statement in saves:
         out.add(statement)

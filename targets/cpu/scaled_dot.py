@@ -12,12 +12,18 @@ from collections.abc import Callable
 from tvm import tirx
 
 from speccc.ir.packed import BLOCK, PANEL
+from speccc.ir.schedule import Schedule
 from speccc.ir.tile import ScaledDot
 from speccc.ir.types import F16, F32, I32
 from speccc.targets.cpu import tir
 from speccc.targets.cpu.isa import Isa
 from speccc.targets.cpu.render_expr import Place, Scope, render_scalar
 from speccc.targets.cpu.tir import Block, Node
+
+PREFETCH_ROWS = 4
+"""Shortest tile that fetches ahead: shorter ones wait for memory as it is, and the processor's own
+stream fetch serves them better than instructions that compete with the dots."""
+CACHE_LINE = 64
 
 # (block, accumulator i32x16, codes i32x16 holding u8x64, bits, four activations) -> accumulator
 DotRule = Callable[[Block, Node, Node, int, Node], Node]
@@ -89,23 +95,43 @@ RULES: dict[str, DotRule] = {
 
 
 def render_scaled_dot(
-    s: ScaledDot, accs: list[Node], scope: Scope, block: Block, isa: Isa
+    s: ScaledDot, accs: list[Node], scope: Scope, block: Block, isa: Isa, schedule: Schedule
 ) -> list[Node]:
     """Statements that add the product to `accs` (one 16-lane buffer a row)."""
-    rule = RULES[isa.dot]
     blob = scope.places[s.blob]
     panel = render_scalar(s.panel, scope, block) * tir.index(s.w.panel_bytes)
     start = block.bind("panel", blob.base + render_scalar(s.offset, scope, block) + panel)
     row = block.bind("row", render_scalar(s.x.row, scope, block))
-    b = tir.loop_var("b")
-    inner = Block()
-    at = inner.bind("at", start + b * tir.index(s.w.block_bytes))
-    quads = _codes(s, blob.buffer, at, inner)
-    scale = _column(s, blob.buffer, at, inner, 0)
-    minimum = _column(s, blob.buffer, at, inner, 1) if s.w.format.has_min else None
+    ahead = schedule.prefetch if len(accs) >= PREFETCH_ROWS else 0
+    step = schedule.unroll if s.w.blocks % schedule.unroll == 0 else 1
+    trip = tir.loop_var("b")
+    body = Block()
+    for n in range(step):
+        b = trip * tir.index(step) + tir.index(n) if step > 1 else trip
+        _block(s, accs, scope, body, RULES[isa.dot], (start, row, b), ahead)
+    return [tir.serial(trip, tir.index(s.w.blocks // step), body.statements)]
+
+
+def _block(
+    s: ScaledDot,
+    accs: list[Node],
+    scope: Scope,
+    out: Block,
+    rule: DotRule,
+    place: tuple[Node, Node, Node],
+    ahead: int,
+) -> None:
+    """One block of columns for all rows: the weights are decoded once."""
+    start, row, b = place
+    blob = scope.places[s.blob].buffer
+    at = out.bind("at", start + b * tir.index(s.w.block_bytes))
+    for line in range(0, s.w.block_bytes if ahead else 0, CACHE_LINE):
+        out.add(tir.prefetch(blob, at + tir.index(ahead + line)))
+    quads = _codes(s, blob, at, out)
+    scale = _column(s, blob, at, out, 0)
+    minimum = _column(s, blob, at, out, 1) if s.w.format.has_min else None
     for r, acc in enumerate(accs):
-        _row(s, rule, scope, inner, quads, scale, minimum, (row + tir.index(r), b), acc)
-    return [tir.serial(b, tir.index(s.w.blocks), inner.statements)]
+        _row(s, rule, scope, out, quads, scale, minimum, (row + tir.index(r), b), acc)
 
 
 def _codes(s: ScaledDot, blob: Node, at: Node, block: Block) -> list[Node]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from speccc.ir.expr import Expr, LoadBytes, children
 from speccc.ir.schedule import Schedule
 from speccc.ir.space import Choice, Constraint, Param, Pow2, Space, Value
-from speccc.ir.tile import Dot, Kernel, RowTiles, ScaledDot, Share, walk
+from speccc.ir.tile import Kernel, RowTiles, ScaledDot, Share, walk
 from speccc.targets.cpu.isa import Isa
 
 UNROLLS = (1, 2, 4)
@@ -30,7 +29,6 @@ class _Facts:
 
     heights: tuple[int, ...]
     dots: tuple[ScaledDot, ...]
-    streams: bool
     shares: bool
 
 
@@ -63,19 +61,12 @@ def _facts(kernel: Kernel) -> _Facts:
     statements = walk(kernel.body)
     tiles = [s for s in statements if isinstance(s, RowTiles)]
     heights = [frozenset(width for width, _ in s.variants) for s in tiles]
-    floats = [s for s in statements if isinstance(s, Dot)]
     dots = tuple(s for s in statements if isinstance(s, ScaledDot))
     return _Facts(
         heights=tuple(sorted(frozenset.intersection(*heights))) if heights else (),
         dots=dots,
-        streams=bool(dots) or any(_reads_bytes(s.a) or _reads_bytes(s.b) for s in floats),
         shares=any(isinstance(s, Share) for s in statements),
     )
-
-
-def _reads_bytes(e: Expr) -> bool:
-    """Whether an expression reads packed weights: those are reached by the byte."""
-    return isinstance(e, LoadBytes) or any(_reads_bytes(c) for c in children(e))
 
 
 def _rows(facts: _Facts) -> Param | None:
@@ -93,7 +84,7 @@ def _unroll(facts: _Facts) -> Param | None:
 
 
 def _prefetch(facts: _Facts) -> Param | None:
-    return Pow2(*PREFETCH, _DEFAULT.prefetch, zero=True) if facts.streams else None
+    return Pow2(*PREFETCH, _DEFAULT.prefetch, zero=True) if facts.dots else None
 
 
 def _deal(facts: _Facts) -> Param | None:

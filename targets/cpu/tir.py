@@ -67,6 +67,13 @@ def intrinsic(dtype: str, name: str, *args: Node) -> Node:
     return tirx.call_llvm_pure_intrin(dtype, name, *args)
 
 
+def prefetch(buffer: Node, at: Node) -> Node:
+    """Asks for the cache line of an element; an address outside the buffer does no harm."""
+    where = tirx.address_of(load(buffer, at))
+    i32 = [tirx.IntImm("int32", n) for n in (0, 3, 1)]
+    return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", where, *i32))
+
+
 def fma(a: Node, b: Node, c: Node, lanes: int) -> Node:
     """One-rounding a * b + c of f32."""
     suffix = "f32" if lanes == 1 else f"v{lanes}f32"
