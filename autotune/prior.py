@@ -13,11 +13,13 @@ the hardware prefetches, what LLVM makes of a body) is what measuring is for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Protocol
 
 from speccc.autotune.facts import Facts
-from speccc.autotune.step_space import DEFAULT, StepSpace
+from speccc.autotune.step_space import StepSpace
 from speccc.ir.plan import Loop, Plan, Step
 from speccc.ir.schedule import Schedule
 from speccc.ir.tile import Kernel, RowTiles, ScaledDot, walk
@@ -27,8 +29,8 @@ HIDDEN = 0.25
 """Of the shorter of the two, what is not hidden behind the longer one."""
 NO_PREFETCH, OFF_BY_TWO = 0.08, 0.03
 """Share of the stream's time lost without prefetch, and for each doubling away from the best."""
-BEST_PREFETCH = 1024
-"""Bytes one core streams while a miss lasts: 100 ns at 10 GB/s."""
+BEST_PREFETCH = 2048
+"""Bytes: one core streams 1 KB while a miss lasts (100 ns at 10 GB/s), and misses queue up."""
 TURNS = 0.02
 """Share lost when neighbours in memory go to different workers: pages are opened more often."""
 UNPACK = 6.0
@@ -70,38 +72,62 @@ class Work:
         return Work(self.bytes + other.bytes, self.blocks + other.blocks)
 
 
-Prior = Callable[[Facts], float]
-"""Expected time of a configuration over the default's."""
+NOTHING = Work(0.0, 0.0)
+LEAST_SHARE = 0.02
+"""Of a step's time, what a kernel of unknown work is taken for."""
 
 
-def step_prior(plan: Plan, space: StepSpace, isa: Isa, widths: tuple[int, ...]) -> Prior:
-    """The prior of a step: the mean over `widths` of T(m) / T_default(m)."""
+class Prior(Protocol):
+    """What is expected before anything is measured."""
+
+    def ratio(self, config: Facts) -> float:
+        """Time of a configuration over the default's."""
+
+    def share(self, kernel: str) -> float:
+        """Of the default's time, a kernel's part."""
+
+
+@dataclass(frozen=True)
+class StepPrior:
+    """The prior of a step: means over `widths` of the nominal T(m) over the default's."""
+
+    space: StepSpace
+    works: Mapping[str, Work]
+    machine: Machine
+    widths: tuple[int, ...]
+    known: dict[tuple[str, Schedule], float] = field(default_factory=dict)
+
+    def ratio(self, config: Facts) -> float:
+        """Kernels add up; what is unknown of a step changes nothing."""
+        changed = self.space.schedules(config).items()
+        return 1.0 + sum(self._part(k, s) - self._part(k, Schedule()) for k, s in changed)
+
+    def share(self, kernel: str) -> float:
+        """At least a little: who knows."""
+        return max(self._part(kernel, Schedule()), LEAST_SHARE)
+
+    def _part(self, kernel: str, schedule: Schedule) -> float:
+        """A kernel's time with a schedule over the default step's."""
+        key = (kernel, schedule)
+        if key not in self.known:
+            work = self.works.get(kernel, NOTHING)
+            times = (seconds(work, schedule, m, self.machine) for m in self.widths)
+            self.known[key] = mean(t / b for t, b in zip(times, self._default(), strict=True))
+        return self.known[key]
+
+    def _default(self) -> list[float]:
+        """Nominal time of the untuned step by width."""
+        sums = (
+            sum(seconds(w, Schedule(), m, self.machine) for w in self.works.values())
+            for m in self.widths
+        )
+        return [total or 1.0 for total in sums]
+
+
+def step_prior(plan: Plan, space: StepSpace, isa: Isa, widths: tuple[int, ...]) -> StepPrior:
+    """The prior of a plan on an instruction set."""
     machine = MACHINES.get(isa.name, MACHINES["portable"])
-    works = step_work(plan)
-    base = {m: _step_seconds(works, {}, m, machine) for m in widths}
-    known: dict[tuple[str, Schedule], tuple[float, ...]] = {}
-
-    def kernel_ratio(name: str, schedule: Schedule) -> float:
-        """What one kernel's schedule adds to the mean ratio."""
-        if (name, schedule) not in known:
-            known[name, schedule] = tuple(
-                seconds(works[name], schedule, m, machine) / base[m] for m in widths
-            )
-        return sum(known[name, schedule]) / len(widths)
-
-    default = sum(kernel_ratio(name, Schedule()) for name in works)
-
-    def prior(config: Facts) -> float:
-        changed = space.schedules(config).items()
-        gains = (kernel_ratio(k, s) - kernel_ratio(k, Schedule()) for k, s in changed)
-        return default + sum(gains)
-
-    return prior if default > 0 else _no_work
-
-
-def _no_work(config: Facts) -> float:
-    """The prior of a step without packed weights: it knows nothing."""
-    return 1.0 if config == DEFAULT else 1.0 + len(config) / 1000
+    return StepPrior(space, step_work(plan), machine, widths)
 
 
 def step_work(plan: Plan) -> dict[str, Work]:
@@ -110,13 +136,13 @@ def step_work(plan: Plan) -> dict[str, Work]:
     for kernel, trips in _trips(plan.body, 1):
         one = kernel_work(kernel)
         whole = Work(one.bytes * trips, one.blocks * trips)
-        works[kernel.name] = works.get(kernel.name, Work(0.0, 0.0)) + whole
+        works[kernel.name] = works.get(kernel.name, NOTHING) + whole
     return works
 
 
 def kernel_work(kernel: Kernel) -> Work:
     """Bytes and blocks of the packed matrices a kernel multiplies with, each counted once."""
-    total = Work(0.0, 0.0)
+    total = NOTHING
     seen: set[tuple[object, object]] = set()
     for s in walk(kernel.body):
         if not isinstance(s, RowTiles):
@@ -145,13 +171,6 @@ def seconds(work: Work, schedule: Schedule, m: int, machine: Machine) -> float:
     cycles = m / machine.dots + tiles * (UNPACK + TRIP / schedule.unroll) + SPILL * spilled
     compute = work.blocks * cycles / machine.hertz
     return max(stream, compute) + HIDDEN * min(stream, compute)
-
-
-def _step_seconds(
-    works: Mapping[str, Work], schedules: Mapping[str, Schedule], m: int, machine: Machine
-) -> float:
-    total = sum(seconds(w, schedules.get(k, Schedule()), m, machine) for k, w in works.items())
-    return total or 1.0
 
 
 def _trips(body: tuple[Step, ...], times: int) -> Iterator[tuple[Kernel, int]]:

@@ -5,8 +5,7 @@ The best configuration so far is the base of all further ones:
 
 1. the default, then configurations that were good elsewhere;
 2. a choice that won in one kernel, in all kernels that have it;
-3. in turn: a kernel's next best schedule by the prior (kernels with most to gain first), and a
-   neighbour of the best.
+3. in turn: the schedule of one kernel with most to gain by the prior, and a neighbour of the best.
 """
 
 from __future__ import annotations
@@ -19,6 +18,9 @@ from speccc.autotune.prior import Prior
 from speccc.autotune.step_space import DEFAULT, StepSpace
 from speccc.autotune.winner import BAND, simplest
 
+UNKNOWN = 0.1
+"""Of a kernel's time, what a schedule may gain or lose that the prior does not foresee."""
+
 Known = Mapping[Facts, "float | None"]
 """Time over the default's by configuration; None for one that failed."""
 
@@ -30,16 +32,25 @@ class Search:
     space: StepSpace
     prior: Prior
     seeds: Sequence[Facts] = ()
-    ranks: Mapping[str, Sequence[Facts]] = field(init=False)
+    order: Sequence[tuple[str, Facts]] = field(init=False)
+    """Single schedules of all kernels, most to gain first."""
 
     def __post_init__(self) -> None:
-        ranks = {name: self._ranked(name) for name in self.space.kernels}
-        object.__setattr__(self, "ranks", ranks)
+        object.__setattr__(self, "order", self._ordered())
 
-    def _ranked(self, kernel: str) -> list[Facts]:
-        """The schedules of one kernel alone, best by the prior first."""
-        moves = set(self.space.moves(DEFAULT, kernel)) - {DEFAULT}
-        return sorted(moves, key=lambda c: (self.prior(c), simplest(c)))
+    def _ordered(self) -> list[tuple[str, Facts]]:
+        """By what the prior expects, and of what it does not know a part of the kernel's share,
+        which shrinks as the kernel's list is used up."""
+        moves = []
+        for kernel in self.space.kernels:
+            alone = set(self.space.moves(DEFAULT, kernel)) - {DEFAULT}
+            expected = sorted((self.prior.ratio(c), simplest(c), c) for c in alone)
+            unknown = UNKNOWN * self.prior.share(kernel)
+            moves += [
+                (ratio - unknown / (1 + place), kernel, place, config)
+                for place, (ratio, _, config) in enumerate(expected)
+            ]
+        return [(kernel, config) for _, kernel, _, config in sorted(moves)]
 
     def propose(self, known: Known) -> Facts | None:
         """The next configuration to measure; None when there is nothing left to try."""
@@ -86,17 +97,9 @@ class Search:
         return config
 
     def _by_prior(self, best: Facts) -> Iterator[Facts]:
-        """Round by round a kernel's next schedule; in a round, most expected gain first."""
-        longest = max((len(rank) for rank in self.ranks.values()), default=0)
-        for place in range(longest):
-            row = [
-                (self.prior(rank[place]), kernel, rank[place])
-                for kernel, rank in self.ranks.items()
-                if place < len(rank)
-            ]
-            for _, kernel, alone in sorted(row, key=lambda entry: entry[:2]):
-                yield self.space.replace(best, kernel, self.space.config(alone, kernel))
+        for kernel, alone in self.order:
+            yield self.space.replace(best, kernel, self.space.config(alone, kernel))
 
     def _near(self, best: Facts) -> Iterator[Facts]:
         near = [] if best == DEFAULT else list(self.space.neighbors(best))
-        return iter(sorted(near, key=lambda c: (self.prior(c), simplest(c))))
+        return iter(sorted(near, key=lambda c: (self.prior.ratio(c), simplest(c))))

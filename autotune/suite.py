@@ -6,7 +6,7 @@ in the worker only, so that what it does can crash or hang without harm.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from speccc.autotune.facts import Facts
 
@@ -32,5 +32,6 @@ class Suite(Protocol):
         """Builds a configuration. InputError, UnsupportedError or VerifyError when it is not
         legal, any other SpecccError when it cannot be built."""
 
-    def golden(self, default: Candidate) -> str:
-        """Compares the untuned default with the golden model; what differs, or nothing."""
+    def golden(self, default: Any) -> str:
+        """Compares the untuned default, one of its own candidates, with the golden model; what
+        differs, or nothing."""

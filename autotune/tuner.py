@@ -89,8 +89,8 @@ class _Session:
     begun: float = 0.0
 
     def entries(self) -> list[Entry]:
-        """The records made on this device and checked on it."""
-        return [e for e in exact_entries(self.cache, self.problem.keys.values()) if e.verified]
+        """What may be built upon."""
+        return usable_entries(self.problem, self.cache)
 
     def run(self, measurer: Measurer) -> Tuned:
         self.begun = self.clock()
@@ -159,17 +159,21 @@ def tune(
     return _Session(problem, cache, tell or (lambda p: None), clock, budget).run(measurer)
 
 
-def exact_entries(cache: TuneCache, keys: Iterable[TuneKey]) -> list[Entry]:
-    """The cache's records of these keys from this very device."""
-    return [entry for key in keys for entry in cache.lookup(key).exact]
+def usable_entries(problem: Problem, cache: TuneCache) -> list[Entry]:
+    """The records of a problem made on this very device, checked on it, and of its space."""
+    found = [entry for key in problem.keys.values() for entry in cache.lookup(key).exact]
+    return [e for e in found if e.verified and problem.space.why_not(e.record.config) is None]
 
 
 def known_ratios(entries: Iterable[Entry]) -> Known:
-    """Time over the default's by configuration; None for those that failed."""
+    """Time over the default's by configuration; None for those that failed.
+
+    The default is as fast as itself, whatever a noisy race of it with itself says.
+    """
     entries = list(entries)
     known: dict[Facts, float | None] = dict.fromkeys(barred(entries))
     known.update({config: choice.ratio for config, choice in pooled(entries).items()})
-    return known
+    return {**known, DEFAULT: 1.0} if DEFAULT in known else known
 
 
 def seeds(cache: TuneCache, problem: Problem) -> list[Facts]:

@@ -16,9 +16,9 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 from typing import Any, BinaryIO
 
 from speccc.autotune.facts import Facts, facts
@@ -165,37 +165,38 @@ def _race(
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Samples of the candidate and medians of the default, in ms by width, measured in turns.
 
-    Who goes first alternates, so that neither always finds the caches the other left.
+    A sample is the candidate's time over that of the default's run beside it, times the default's
+    median: a machine that slows down for a while slows both. Who goes first alternates, so that
+    neither always finds the caches the other left.
     """
     if work.default is None:
         raise SpecccError("nothing to race against")
     sides = (work.default, candidate)
-    samples: tuple[dict[int, list[float]], ...] = tuple(
-        {m: [] for m in work.suite.widths} for _ in sides
-    )
-    for m in work.suite.widths:
+    pairs: dict[int, list[tuple[float, float]]] = {m: [] for m in work.suite.widths}
+    for m in pairs:
         for side in sides:
             side.run(m)
     begun = time.perf_counter()
     for n in range(ROUNDS[1]):
-        if n >= ROUNDS[0] and (time.perf_counter() - begun > seconds or _hopeless(samples)):
+        if n >= ROUNDS[0] and (time.perf_counter() - begun > seconds or _hopeless(pairs)):
             break
-        for m in work.suite.widths:
+        for m, taken in pairs.items():
+            times = [0.0, 0.0]
             for which in (0, 1) if n % 2 else (1, 0):
-                samples[which][m].append(sides[which].run(m))
-    default, mine = ({str(m): list(_ms(s)) for m, s in side.items()} for side in samples)
-    return mine, {m: median(values) for m, values in default.items()}
+                times[which] = _above_0(sides[which].run(m))
+            taken.append((times[0], times[1]))
+    default_ms = {str(m): 1e3 * median(d for d, _ in taken) for m, taken in pairs.items()}
+    ms = {str(m): [default_ms[str(m)] * c / d for d, c in taken] for m, taken in pairs.items()}
+    return ms, default_ms
 
 
-def _hopeless(samples: tuple[dict[int, list[float]], ...]) -> bool:
-    default, mine = samples
-    ratios = [median(mine[m]) / median(default[m]) for m in mine]
-    return sum(ratios) / len(ratios) > HOPELESS
+def _hopeless(pairs: dict[int, list[tuple[float, float]]]) -> bool:
+    return mean(median(c / d for d, c in taken) for taken in pairs.values()) > HOPELESS
 
 
-def _ms(seconds: list[float]) -> Iterator[float]:
-    # A clock too coarse to see a step still gives a time above 0.
-    return (max(1e3 * s, 1e-6) for s in seconds)
+def _above_0(seconds: float) -> float:
+    # A clock too coarse to see a step still gives a time.
+    return max(seconds, 1e-9)
 
 
 if __name__ == "__main__":

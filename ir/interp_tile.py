@@ -37,7 +37,7 @@ from speccc.ir.types import F32
 
 Array = npt.NDArray[Any]
 Env = dict[Var, Array]
-NOBODY, MANY = -1, -2
+NOBODY, MANY = 0, -1
 
 
 @dataclass
@@ -58,6 +58,11 @@ class _Worker:
     workers: int
     stores: dict[Buf, _Store] = field(default_factory=dict)
 
+    @property
+    def mark(self) -> int:
+        """What says that this worker touched an element: neither NOBODY nor MANY."""
+        return self.number + 1
+
 
 def run_kernel(
     kernel: Kernel, bufs: Mapping[Buf, Array], scalars: Mapping[Var, int], *, workers: int = 1
@@ -77,8 +82,8 @@ def _global_store(buf: Buf, data: Array, scalars: Mapping[Var, int]) -> _Store:
         raise VerifyError(
             f"buffer {buf.name} is {data.dtype}{list(data.shape)}, not {buf.dtype}{list(shape)}"
         )
-    owner = np.full(shape, NOBODY, np.int16)
-    return _Store(data, None, owner, owner.copy())
+    # Zeros cost memory only where they are touched: a kernel reads few of a large model's weights.
+    return _Store(data, None, np.zeros(shape, np.int16), np.zeros(shape, np.int16))
 
 
 def _int(e: Expr | int, env: Env, worker: _Worker | None) -> int:
@@ -119,11 +124,11 @@ def _gather(worker: _Worker, buf: Buf, store: _Store, index: tuple[Array, ...]) 
         raise VerifyError(f"buffer {buf.name} is read where nothing was written")
     if store.writer is not None and store.reader is not None:
         writer = store.writer[where]
-        if ((writer != NOBODY) & (writer != worker.number)).any():
+        if ((writer != NOBODY) & (writer != worker.mark)).any():
             raise VerifyError(f"buffer {buf.name}: a worker reads what another one writes")
         seen = store.reader[where]
-        mine = (seen == NOBODY) | (seen == worker.number)
-        store.reader[where] = np.where(mine, worker.number, MANY)
+        mine = (seen == NOBODY) | (seen == worker.mark)
+        store.reader[where] = np.where(mine, worker.mark, MANY)
     out: Array = store.data[where]
     return out
 
@@ -144,11 +149,11 @@ def _write(worker: _Worker, buf: Buf, index: tuple[Array, ...], value: Array) ->
     where = _checked(buf, store, index)
     if store.writer is not None and store.reader is not None:
         writer, reader = store.writer[where], store.reader[where]
-        foreign = (writer != NOBODY) & (writer != worker.number)
-        foreign |= (reader != NOBODY) & (reader != worker.number)
+        foreign = (writer != NOBODY) & (writer != worker.mark)
+        foreign |= (reader != NOBODY) & (reader != worker.mark)
         if foreign.any():
             raise VerifyError(f"buffer {buf.name}: two workers meet at one element in one kernel")
-        store.writer[where] = worker.number
+        store.writer[where] = worker.mark
     if store.written is not None:
         store.written[where] = True
     store.data[where] = np.broadcast_to(value, np.shape(where[0]) if where else ())

@@ -18,6 +18,7 @@ from speccc.autotune.cache import TuneCache
 from speccc.autotune.facts import Facts, facts
 from speccc.autotune.key import Device
 from speccc.autotune.measure import Limits, Measured, OutOfTime, Worker
+from speccc.autotune.prior import Prior
 from speccc.autotune.record import Outcome
 from speccc.autotune.step_space import StepSpace
 from speccc.autotune.tuner import Problem
@@ -40,14 +41,26 @@ def config(**values: object) -> Facts:
     return facts(named, "config")  # type: ignore[arg-type]
 
 
-def flat_prior(chosen: Facts) -> float:
-    """A prior that knows nothing."""
-    return 1.0
+@dataclass(frozen=True)
+class Expect:
+    """A prior that expects what it is told of choices, and nothing of the others."""
+
+    gains: Mapping[Facts, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def ratio(self, chosen: Facts) -> float:
+        return 1.0 - sum(gain for part, gain in self.gains.items() if set(part) <= set(chosen))
+
+    def share(self, kernel: str) -> float:
+        return self.shares.get(kernel, 0.1)
+
+
+FLAT = Expect()
 
 
 def problem(
     space: StepSpace = STEP,
-    prior: Callable[[Facts], float] = flat_prior,
+    prior: Prior = FLAT,
     device: Device = HERE,
 ) -> Problem:
     """A problem of the C suite's widths."""

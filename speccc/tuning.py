@@ -1,0 +1,168 @@
+"""Schedules for a step: from the user's tuning cache, or measured here and kept there."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+import speccc.targets.cpu
+from speccc import user_cache
+from speccc.autotune.cache import TuneCache, warn
+from speccc.autotune.cpu_suite import CONTEXT, PROMPT, SUITE, WIDTHS, CpuJob
+from speccc.autotune.host import host_device
+from speccc.autotune.key import TuneKey, make_key
+from speccc.autotune.measure import Worker
+from speccc.autotune.prior import step_prior
+from speccc.autotune.step_space import DEFAULT, step_space
+from speccc.autotune.tuner import Problem, Tell, Tuned, tune, usable_entries
+from speccc.autotune.winner import Choice, choose
+from speccc.errors import SpecccError
+from speccc.ir.expr import Var
+from speccc.ir.plan import Plan
+from speccc.ir.schedule import Schedules
+from speccc.ir.tile_text import print_plan
+from speccc.passes.plan_memory import Arena
+from speccc.runtime.devices.cpu import cores
+from speccc.runtime.session import StepSpec
+from speccc.targets.cpu.isa import Isa, runs_here
+
+NUMERIC_CLASS = "blocks of 32 along k in order, f32 fma, sums of 16 lanes, kv tiles of 16"
+"""What no schedule may change; the same words as in `docs/architecture.md`."""
+TOOLS = ("apache-tvm", "numpy")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A step to tune: its plan, how it is called, its packed weights (u8) and vectors (f32)."""
+
+    plan: Plan
+    arena: Arena
+    bounds: Mapping[Var, int]
+    isa: Isa
+    kv: str
+    step: StepSpec
+    weights: npt.NDArray[np.uint8]
+    vectors: npt.NDArray[np.float32]
+    most_context: int
+
+
+def schedules_for(subject: Subject, seconds: float, tell: Tell | None = None) -> Schedules:
+    """The best schedules known for a step on this machine; none for code of another one.
+
+    When nothing is known yet, `seconds` are spent on tuning; 0 only looks. A cache that cannot be
+    used is a notice, not an error.
+    """
+    if not runs_here(subject.isa):
+        return {}
+    problem = problem_of(subject)
+    if not problem.space.kernels:
+        return {}
+    try:
+        opened = TuneCache(user_cache.folder("tune"))
+    except SpecccError as error:
+        warn(f"not tuned: {error}")
+        return {}
+    with opened as cache:
+        choice = known_choice(problem, cache)
+        if choice is None and seconds > 0:
+            choice = tune_step(subject, problem, cache, seconds, tell).choice
+    return problem.space.schedules(choice.config if choice is not None else DEFAULT)
+
+
+def known_choice(problem: Problem, cache: TuneCache) -> Choice | None:
+    """The choice of what was measured and checked on this machine; None when nothing was."""
+    entries = usable_entries(problem, cache)
+    timed = any(entry.record.ms for entry in entries)
+    return choose(entries, DEFAULT) if timed else None
+
+
+def tune_step(
+    subject: Subject, problem: Problem, cache: TuneCache, seconds: float, tell: Tell | None = None
+) -> Tuned:
+    """Tunes for `seconds`, in a process of its own.
+
+    SpecccError when the untuned step itself is wrong or does not run.
+    """
+    # Records are of one plan, renderer and compiler: that default was compared with the golden
+    # model when the first of them was made.
+    golden = known_choice(problem, cache) is None
+    with _job(subject) as job, Worker(SUITE, job, golden=golden) as worker:
+        return tune(problem, cache, worker, seconds, tell=tell)
+
+
+def problem_of(subject: Subject) -> Problem:
+    """The keys, the space and the prior of a step on this machine."""
+    space = step_space(subject.plan, subject.isa)
+    program = hashlib.sha256(print_plan(subject.plan).encode()).hexdigest()
+    compilers = {tool.replace("-", "_"): metadata.version(tool) for tool in TOOLS}
+    compilers |= {"speccc": metadata.version("speccc"), "renderer": renderer_version()}
+    device = host_device(subject.isa.name)
+
+    def key(m: int) -> TuneKey:
+        return make_key(
+            "step",
+            program=program,
+            numeric_class=NUMERIC_CLASS,
+            m=m,
+            shapes={"weight_bytes": subject.weights.nbytes, "vocab": subject.step.vocab},
+            formats={"kv": subject.kv},
+            layout={"panel": 16},
+            device=device,
+            compilers=compilers,
+            policy={"threads": cores(), "in_step": True, "cold": False, "prompt": PROMPT},
+        )
+
+    prior = step_prior(subject.plan, space, subject.isa, WIDTHS)
+    return Problem({m: key(m) for m in WIDTHS}, space, prior)
+
+
+def renderer_version() -> str:
+    """A hash of the sources that turn tile programs into code, 16 hex digits."""
+    total = hashlib.sha256()
+    folder = Path(speccc.targets.cpu.__path__[0])
+    for file in sorted(folder.glob("*.py")):
+        total.update(file.name.encode() + b"\0" + file.read_bytes())
+    return total.hexdigest()[:16]
+
+
+@contextmanager
+def _job(subject: Subject) -> Iterator[CpuJob]:
+    """The job of a worker process, which maps the weights from files that end with it."""
+    base = user_cache.folder("tune")
+    need = subject.weights.nbytes + subject.vectors.nbytes
+    if shutil.disk_usage(base).free < 2 * need:
+        raise SpecccError(f"tuning needs {2 * need} bytes of free disk space", where=str(base))
+    with tempfile.TemporaryDirectory(prefix="weights-", dir=base) as name:
+        folder = Path(name)
+        subject.weights.tofile(folder / "weights")
+        subject.vectors.tofile(folder / "vectors")
+        yield CpuJob(
+            plan=subject.plan,
+            arena=subject.arena,
+            bounds=subject.bounds,
+            isa=subject.isa.name,
+            step=subject.step,
+            weights=folder / "weights",
+            vectors=folder / "vectors",
+            context=min(CONTEXT, subject.most_context),
+            threads=cores(),
+        )
+
+
+Report = Callable[[str, int, int], None]
+
+
+def told(report: Report) -> Tell:
+    """A progress of (work, done, total) as the tuner's: tenths of seconds of the budget."""
+    return lambda p: report(
+        "tune", min(round(10 * p.spent), round(10 * p.budget)), round(10 * p.budget)
+    )
