@@ -16,6 +16,9 @@ from speccc.passes.weight_layout import LayerVar, WeightLayout
 MAX_ROWS = 64
 """Most rows of one step; longer prefills take several."""
 
+BLOCK = 8 * LANES
+"""Positions whose part of an attention is summed by itself: part of the numeric class."""
+
 KV_TYPES: dict[str, DType] = {"f16": F16, "i8": I8, "f32": F32}
 
 
@@ -54,6 +57,20 @@ def group_of(head_size: int) -> int:
     raise UnsupportedError(f"heads of {head_size} elements: a multiple of 16 is needed")
 
 
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """Sizes for the head of a step: first row, number of rows, and 1 if logits are wanted or 0."""
+
+    first: Var = field(default_factory=lambda: Var("head_first"))
+    rows: Var = field(default_factory=lambda: Var("head_rows"))
+    logits: Var = field(default_factory=lambda: Var("head_logits"))
+
+    @property
+    def sizes(self) -> tuple[Var, ...]:
+        """All of them, in the order of the call."""
+        return (self.first, self.rows, self.logits)
+
+
 @dataclass
 class Context:
     """State of one lowering. `values` maps graph values to buffers [m, columns padded to 16]."""
@@ -62,6 +79,7 @@ class Context:
     m: Var = field(default_factory=lambda: Var("m"))
     length: Var = field(default_factory=lambda: Var("length"))
     slots: Var = field(default_factory=lambda: Var("slots"))
+    head: HeadRows = field(default_factory=HeadRows)
     weights: WeightLayout = field(default_factory=WeightLayout)
     bufs: list[PlanBuf] = field(default_factory=list)
     values: dict[Value, Buf] = field(default_factory=dict)
@@ -70,6 +88,7 @@ class Context:
     aliases: dict[Value, Buf] = field(default_factory=dict)
     constants: dict[Value, tuple[tuple[str, ...], LayerVar | None]] = field(default_factory=dict)
     layer: LayerVar | None = None
+    picks: Buf | None = None
     counter: int = 0
 
     def __post_init__(self) -> None:
@@ -81,7 +100,7 @@ class Context:
         self.blob = self.buffer("weights", (Var("weight_bytes"),), U8, Role.WEIGHTS)
         self.vectors = self.buffer("vectors", (Var("vector_elements"),), F32, Role.WEIGHTS)
         tiles, panels = Var("tiles"), kv.size // LANES
-        self.tiles = tiles
+        self.tiles, self.blocks = tiles, Var("blocks")
         head = (kv.layers, kv.heads)
         self.k = self.buffer("k_cache", (*head, tiles, kv.size, LANES), kv.dtype, Role.STATE)
         self.v = self.buffer("v_cache", (*head, panels, self.slots, LANES), kv.dtype, Role.STATE)
@@ -122,7 +141,7 @@ class Context:
     @property
     def scalars(self) -> tuple[Var, ...]:
         """Every scalar a kernel may read here."""
-        base = (self.m, self.length, self.slots, self.tiles)
+        base = (self.m, self.length, self.slots, self.tiles, self.blocks)
         sized = (self.blob.shape[0], self.vectors.shape[0])
         loop = () if self.layer is None else (self.layer.var,)
         return (*base, *(s for s in sized if isinstance(s, Var)), *loop)

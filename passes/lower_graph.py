@@ -16,7 +16,8 @@ from speccc.ir.tile import Axis, Buf, Kernel, Map, Share
 from speccc.ir.tile_verify import verify_plan
 from speccc.passes.lower_attention import lower_attention
 from speccc.passes.lower_context import KV_TYPES, Context, KvShape, RopeTable, load_index
-from speccc.passes.lower_region import RegionLowering, buffers_of
+from speccc.passes.lower_head import lower_pick
+from speccc.passes.lower_region import RegionLowering, buffers_of, kernel_of
 from speccc.passes.weight_layout import LayerVar, WeightLayout, packed_matrix
 
 
@@ -29,6 +30,7 @@ class Lowered:
     kv: KvShape
     tables: Mapping[RopeTable, tuple[Buf, Buf]]
     logits: Buf
+    picks: Buf
     vocab: int
     sizes: Mapping[str, Var]
 
@@ -52,11 +54,22 @@ class LowerGraph:
         columns = logits.type.shape[1]
         if not isinstance(columns, int):
             raise UnsupportedError(f"logits of type {logits.type}")
-        plan = Plan("step", ctx.scalars, tuple(ctx.bufs), body)
+        if ctx.picks is None:
+            raise UnsupportedError("logits that do not come straight from a matmul")
+        plan = Plan("step", (*ctx.scalars, *ctx.head.sizes), tuple(ctx.bufs), body)
         check_order(plan)
         verify_plan(plan)
         sizes = {v.name: v for v in plan.sizes}
-        return Lowered(plan, ctx.weights, ctx.kv, ctx.tables, ctx.values[logits], columns, sizes)
+        return Lowered(
+            plan=plan,
+            weights=ctx.weights,
+            kv=ctx.kv,
+            tables=ctx.tables,
+            logits=ctx.values[logits],
+            picks=ctx.picks,
+            vocab=columns,
+            sizes=sizes,
+        )
 
 
 def kv_shape(graph: Graph, kind: str) -> KvShape:
@@ -103,7 +116,12 @@ class _Walk:
         if name in self.names:
             name = re.sub(r"\W+", "_", _short(origin_of(n).split(", ")[0]))
         self.names.add(name)
-        return (RegionLowering(self.ctx, n, name, self.outputs).kernel(),)
+        region = RegionLowering(self.ctx, n, name, self.outputs)
+        kernel = region.kernel()
+        if region.best is None:
+            return (kernel,)
+        self.ctx.picks, body = lower_pick(self.ctx, region.best)
+        return (kernel, kernel_of(self.ctx, "pick", body, head=True))
 
     def attention(self, n: Node) -> tuple[Step, ...]:
         """Mask-free attention."""

@@ -7,7 +7,7 @@ lie 16 lanes apart because the weight's rows were packed evens first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from speccc.ir.region import Region, read_region
 from speccc.ir.tile import LANES, Axis, Buf, Kernel, Map, Stmt
 from speccc.ir.types import F32
 from speccc.passes.lower_context import Context, columns_of
+from speccc.passes.lower_head import Best, Logit, lower_head
 from speccc.passes.lower_heads import HeadResult, lower_heads
 from speccc.passes.quantize_rows import Norm
 from speccc.passes.tile_matmul import Operand, Rows, accumulate, prepare_rows, units_by_rows
@@ -83,12 +84,22 @@ def scalar_function(fn: ops.Fn, args: list[Expr]) -> Expr:
 
 @dataclass
 class RegionLowering:
-    """One fused node: `outer` maps the body's parameters to the values outside."""
+    """One fused node: `outer` maps the body's parameters to the values outside.
+
+    A node with the logits among its results is the head: it runs on the rows of `ctx.head` alone
+    and leaves in `best` what is needed to pick from them.
+    """
 
     ctx: Context
     node: Node
     name: str
     outputs: frozenset[Value]
+    best: Best | None = field(default=None, init=False)
+
+    @property
+    def is_head(self) -> bool:
+        """Whether a result is an output of the plan."""
+        return any(Value(self.node, n) in self.outputs for n in range(len(self.node.outs)))
 
     def kernel(self) -> Kernel:
         """The region's kernel; its results become buffers of the context."""
@@ -101,8 +112,12 @@ class RegionLowering:
         rows, body = self._prologue()
         for position, result in enumerate(op.body.results):
             body += self._result(result, Value(self.node, position), rows)
-        used = buffers_of(tuple(body), self.ctx)
-        return Kernel(self.name, used, self.ctx.scalars, tuple(body))
+        return kernel_of(self.ctx, self.name, tuple(body), head=self.is_head)
+
+    @property
+    def first(self) -> Expr:
+        """The step's row that is this region's row 0."""
+        return self.ctx.head.first if self.is_head else ex.lit(0)
 
     def outer(self, param: Value) -> Value:
         """What a body parameter stands for."""
@@ -116,12 +131,13 @@ class RegionLowering:
             raise UnsupportedError(f"{self.name}: the reduction has a symbolic size")
         packed = [packed_matrix(self.outer(w).type) for w in r.weights]
         return prepare_rows(
-            lambda row, c: Load(x, (row, c)),
+            lambda row, c: Load(x, (ex.add(self.first, row), c)),
             self._norm(r),
             self.ctx.m,
             k,
             quant=any(not p.is_float for p in packed),
             floats=any(p.is_float for p in packed),
+            count=self.ctx.head.rows if self.is_head else None,
         )
 
     def _norm(self, r: Region) -> Norm | None:
@@ -147,7 +163,11 @@ class RegionLowering:
         heads = self._heads(result)
         if heads is not None:
             return lower_heads(self.ctx, self.name, heads, rows, self.operand, outer)
-        return self._elementwise(result, outer, rows)
+        return (
+            self._logits(result, outer, rows)
+            if self.is_head
+            else (self._elementwise(result, outer, rows))
+        )
 
     def _heads(self, result: Value) -> HeadResult | None:
         """[cache_append] [rope] reshape(port): a result in heads, or None."""
@@ -172,25 +192,45 @@ class RegionLowering:
         return HeadResult(self.ports[at.node.inputs[0]], heads, size, op, factors, cache)
 
     def _elementwise(self, result: Value, outer: Value, rows: Rows) -> list[Stmt]:
-        role = Role.OUTPUT if outer in self.outputs else Role.ACTIVATION
-        dst = self.ctx.activation(outer, self.name, role)
+        dst = self.ctx.activation(outer, self.name)
         columns = columns_of(result)
-        ports = sorted({self.ports[v] for v in self._ports_of(result)})
 
         def body(width: int, row: Expr, unit: Expr) -> list[Stmt]:
-            out: list[Stmt] = []
-            accs: dict[int, Buf] = {}
-            for p in ports:
-                acc, computed = accumulate(f"acc{p}", width, rows, self.operand(p), row, unit)
-                accs[p] = acc
-                out += computed
+            out, value = self._tile(result, rows, width, row, unit)
             i, j = Var("i"), Var("j")
             at = (ex.add(row, i), ex.add(ex.mul(unit, LANES), j))
-            value = self._value(result, accs, at, (i, j))
-            out.append(Map(dst, at, (Axis(i, width), Axis(j, LANES)), value))
-            return out
+            return [*out, Map(dst, at, (Axis(i, width), Axis(j, LANES)), value(i, j))]
 
         return [units_by_rows("panel", -(-columns // LANES), self.ctx.m, body)]
+
+    def _logits(self, result: Value, outer: Value, rows: Rows) -> list[Stmt]:
+        if len(self.node.outs) != 1:
+            raise UnsupportedError(f"{self.name}: a head with more results than the logits")
+        dst = self.ctx.activation(outer, self.name, Role.OUTPUT)
+        out, self.best = lower_head(
+            self.ctx,
+            columns_of(result),
+            dst,
+            lambda width, row, panel: self._tile(result, rows, width, row, panel),
+        )
+        return out
+
+    def _tile(
+        self, result: Value, rows: Rows, width: int, row: Expr, unit: Expr
+    ) -> tuple[list[Stmt], Logit]:
+        """The matmuls of one tile, and the epilogue's value at (row of the tile, lane)."""
+        out: list[Stmt] = []
+        accs: dict[int, Buf] = {}
+        for p in sorted({self.ports[v] for v in self._ports_of(result)}):
+            acc, computed = accumulate(f"acc{p}", width, rows, self.operand(p), row, unit)
+            accs[p] = acc
+            out += computed
+
+        def value(i: Expr, j: Expr) -> Expr:
+            at = (ex.add(ex.add(self.first, row), i), ex.add(ex.mul(unit, LANES), j))
+            return self._value(result, accs, at, (i, j))
+
+        return out, value
 
     def _ports_of(self, value: Value) -> list[Value]:
         if value in self.ports:
@@ -214,6 +254,12 @@ class RegionLowering:
             args = [self._value(a, accs, at, lane) for a in v.node.inputs]
             return scalar_function(op.fn, args)
         raise UnsupportedError(f"{self.name}: {op.mnemonic} in an epilogue")
+
+
+def kernel_of(ctx: Context, name: str, body: tuple[Stmt, ...], *, head: bool = False) -> Kernel:
+    """The kernel of a phase, with the buffers and sizes it may touch."""
+    scalars = (*ctx.scalars, *ctx.head.sizes) if head else ctx.scalars
+    return Kernel(name, buffers_of(body, ctx), scalars, body)
 
 
 def _scalar_constant(v: Value) -> Expr:

@@ -48,17 +48,25 @@ class Operand:
 
 
 def prepare_rows(
-    x: Element, norm: Norm | None, m: Expr, k: int, *, quant: bool, floats: bool
+    x: Element,
+    norm: Norm | None,
+    m: Expr,
+    k: int,
+    *,
+    quant: bool,
+    floats: bool,
+    count: Expr | None = None,
 ) -> tuple[Rows, list[Stmt]]:
-    """Statements that fill the forms of the rows that are asked for."""
+    """Statements that fill the forms that are asked for, of `count` rows (m unless given)."""
     out: list[Stmt] = []
+    rows = m if count is None else count
     q = quant_buffers(m, k) if quant else None
     if q is not None:
-        out += quantize_rows(x, norm, m, k, q)
+        out += quantize_rows(x, norm, rows, k, q)
     buf = Buf("xf", (m, k), F32, Mem.SCRATCH) if floats else None
     if buf is not None:
         row = Var("r")
-        out += [Alloc(buf), For(row, 0, m, tuple(load_row(x, norm, row, k, buf, row)))]
+        out += [Alloc(buf), For(row, 0, rows, tuple(load_row(x, norm, row, k, buf, row)))]
     return Rows(q, buf), out
 
 

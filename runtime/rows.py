@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +12,36 @@ import numpy.typing as npt
 from speccc.errors import InputError
 
 Ints = npt.NDArray[np.int32]
+
+
+def whole_numbers(values: Any, what: str) -> npt.NDArray[np.int64]:
+    """A flat sequence of integers as an array; InputError, naming `what`, for anything else."""
+    try:
+        found = np.asarray(values)
+    except (TypeError, ValueError):  # rows of unequal length
+        found = np.zeros((), np.object_)
+    if found.ndim != 1:
+        raise InputError(f"{what}: give a flat list of whole numbers, not {_shown(values)}")
+    if found.dtype.kind == "i":
+        return found.astype(np.int64, copy=False)
+    numbers = [whole_number(value, what) for value in values]
+    huge = [n for n in numbers if not -(2**63) <= n < 2**63]
+    if huge:
+        raise InputError(f"{what}: {_shown(huge[0])} is out of range")
+    return np.asarray(numbers, np.int64)
+
+
+def whole_number(value: Any, what: str) -> int:
+    """An integer of any type; InputError, naming `what`, for anything else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"{what}: give whole numbers, not {_shown(value)}") from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def chain(rows: int, width: int) -> tuple[Ints, Ints]:
@@ -38,7 +70,7 @@ def tree(parents: Sequence[int], width: int) -> tuple[Ints, Ints]:
 def check_path(rows: Sequence[int], parents: Sequence[int]) -> None:
     """InputError unless `rows` runs from a root to a node, each the parent of the next."""
     before = -1
-    for row in rows:
+    for row in whole_numbers(rows, "rows"):
         if not 0 <= row < len(parents) or parents[row] != before:
             raise InputError(f"rows {list(rows)} are not one path of the last tree")
         before = row

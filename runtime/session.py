@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,20 @@ import numpy.typing as npt
 from speccc.errors import InputError
 from speccc.ir.types import DTYPES
 from speccc.runtime.devices.cpu import CpuStep, aligned, cores
-from speccc.runtime.rows import chain, check_path, tree
+from speccc.runtime.rows import chain, check_path, tree, whole_number, whole_numbers
 
 Logits = npt.NDArray[np.float32]
+Picks = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.int32]
 Array = npt.NDArray[Any]
 LANES = 16
+BLOCK_TILES = 8
+"""Tiles of 16 slots in a block of positions: attention keeps one partial result a block."""
+
+
+def sizes_of(tiles: int) -> dict[str, int]:
+    """The sizes of a call that follow from the number of tiles of 16 slots."""
+    return {"slots": tiles * LANES, "tiles": tiles, "blocks": -(-tiles // BLOCK_TILES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,7 @@ class StepSpec:
     scratch: dict[str, int]
     sizes: tuple[str, ...]
     logits: str
+    picks: str
     vocab: int
     max_rows: int
     ropes: tuple[RopeSpec, ...]
@@ -79,42 +89,68 @@ class CpuSession:
         """Columns of the logits."""
         return self.spec.vocab
 
-    def forward(self, tokens: Sequence[int], *, parents: Sequence[int] | None = None) -> Logits:
-        """Appends tokens and returns their logits f32 [m, vocab].
+    def forward(
+        self,
+        tokens: Sequence[int],
+        *,
+        parents: Sequence[int] | None = None,
+        last: int | None = None,
+    ) -> Logits:
+        """Appends tokens and returns their logits f32 [m, vocab], or of the `last` rows only.
 
         With `parents` (index among these tokens, -1 for the end of the context) the rows are a
         tree and `keep` chooses one path of it. InputError when they do not fit or do not exist.
         """
         ids = self._checked(tokens)
-        limit = self.spec.max_rows
-        if parents is None:
-            out = np.empty((len(ids), self.spec.vocab), np.float32)
-            start = self.length
-            for at in range(0, len(ids), limit):
-                part = ids[at : at + limit]
-                depth, path = chain(len(part), limit)
-                out[at : at + limit] = self._run(part, depth, path)
-                self.length += len(part)
-            self._base, self._parents = start, tuple(range(-1, len(ids) - 1))
-            return out
-        if len(parents) != len(ids) or len(ids) > limit:
-            raise InputError(f"a tree takes one parent a token and at most {limit} tokens")
-        depth, path = tree(parents, limit)
-        out = self._run(ids, depth, path).copy()
-        self._base, self._parents = self.length, tuple(int(p) for p in parents)
-        self.length += len(ids)
+        count = len(ids) if last is None else whole_number(last, "last")
+        if not 0 <= count <= len(ids):
+            raise InputError(f"the last {count} rows of {len(ids)} do not exist")
+        out = np.empty((count, self.spec.vocab), np.float32)
+        for to in self._advance(ids, parents, len(ids) - count, logits=True):
+            out[to] = self._arrays[self.spec.logits][: to.stop - to.start, : self.spec.vocab]
+        return out
+
+    def pick(self, tokens: Sequence[int], *, parents: Sequence[int] | None = None) -> Picks:
+        """Appends tokens as `forward` does; the greedy choice after each, i32 [m].
+
+        That is the lowest id among the largest logits, or -1 where the largest is not finite (a NaN
+        counts as the largest). No logits are written.
+        """
+        ids = self._checked(tokens)
+        out = np.empty(len(ids), np.int32)
+        for to in self._advance(ids, parents, 0, logits=False):
+            out[to] = self._arrays[self.spec.picks][: to.stop - to.start]
         return out
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Appends tokens whose logits nobody asks for."""
-        limit = self.spec.max_rows
+        """Appends tokens whose logits nobody asks for: the head does not run."""
         ids = self._checked(tokens)
+        for _ in self._advance(ids, None, len(ids), logits=False):
+            pass
+        self._parents = ()
+
+    def _advance(
+        self, ids: Ints, parents: Sequence[int] | None, first: int, *, logits: bool
+    ) -> Iterator[slice]:
+        """Runs all rows, the head on rows `first` on; yields where the rows of a step belong."""
+        base, limit = self.length, self.spec.max_rows
+        if parents is not None:
+            links = whole_numbers(parents, "parents")
+            if len(links) != len(ids) or len(ids) > limit:
+                raise InputError(f"a tree takes one parent a token and at most {limit} tokens")
+            depth, path = tree(links.tolist(), limit)
+            self._run(ids, depth, path, first, logits=logits)
+            self._base, self._parents = base, tuple(links.tolist())
+            yield slice(0, len(ids) - first)
+            return
+        self._parents = ()
         for at in range(0, len(ids), limit):
             part = ids[at : at + limit]
-            depth, path = chain(len(part), limit)
-            self._run(part, depth, path)
-            self.length += len(part)
-        self._parents = ()
+            skipped = min(max(first - at, 0), len(part))
+            self._run(part, *chain(len(part), limit), skipped, logits=logits)
+            if skipped < len(part):
+                yield slice(at + skipped - first, at + len(part) - first)
+        self._base, self._parents = base, tuple(range(-1, len(ids) - 1))
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keeps one root-to-node path of the last rows and drops the others.
@@ -133,13 +169,14 @@ class CpuSession:
 
     def truncate(self, length: int) -> None:
         """Forgets everything after the first `length` tokens."""
+        length = whole_number(length, "length")
         if not 0 <= length <= self.length:
             raise InputError(f"cannot cut {self.length} tokens to {length}")
         self.length = length
         self._parents = ()
 
-    def _checked(self, tokens: Sequence[int]) -> npt.NDArray[np.int32]:
-        ids = np.asarray(tokens, np.int64).reshape(-1)
+    def _checked(self, tokens: Sequence[int]) -> Ints:
+        ids = whole_numbers(tokens, "tokens")
         if not len(ids):
             raise InputError("no tokens to run")
         if ids.min() < 0 or ids.max() >= self.spec.vocab:
@@ -152,12 +189,8 @@ class CpuSession:
             )
         return ids.astype(np.int32)
 
-    def _run(
-        self,
-        ids: npt.NDArray[np.int32],
-        depth: npt.NDArray[np.int32],
-        path: npt.NDArray[np.int32],
-    ) -> Logits:
+    def _run(self, ids: Ints, depth: Ints, path: Ints, skipped: int, *, logits: bool) -> None:
+        """One step: rows are appended, the head runs on all but the first `skipped`."""
         a, m = self._arrays, len(ids)
         a["tokens"][:m] = ids
         a["depth"][:m] = depth
@@ -166,14 +199,15 @@ class CpuSession:
         known = {
             "m": m,
             "length": self.length,
-            "slots": self._tiles * LANES,
-            "tiles": self._tiles,
+            **sizes_of(self._tiles),
             "weight_bytes": a["weights"].size,
             "vector_elements": a["vectors"].size,
+            "head_first": skipped,
+            "head_rows": m - skipped,
+            "head_logits": int(logits),
         }
         self._step([known[name] for name in self.spec.sizes], self.threads)
-        out: Logits = a[self.spec.logits][:m, : self.spec.vocab]
-        return out
+        self.length += m
 
     def _move(self, source: int, to: int) -> None:
         k, v = self._arrays["k_cache"], self._arrays["v_cache"]
@@ -185,9 +219,8 @@ class CpuSession:
 
     def _allocate(self, weights: Array, vectors: Array) -> dict[str, Array]:
         """Every array of the call, in the order of the step's parameters."""
-        slots = self._tiles * LANES
-        sizes = {"m": self.spec.max_rows, "slots": slots, "tiles": self._tiles}
-        given = {"weights": weights, "vectors": vectors, **self._rope_tables(slots)}
+        sizes = {"m": self.spec.max_rows, **sizes_of(self._tiles)}
+        given = {"weights": weights, "vectors": vectors, **self._rope_tables(sizes["slots"])}
         arrays: dict[str, Array] = {}
         for buf in self.spec.bufs:
             shape = tuple(d if isinstance(d, int) else sizes.get(d, 0) for d in buf.shape)

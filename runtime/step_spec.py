@@ -14,13 +14,14 @@ from speccc.runtime.artifact_file import Entries
 from speccc.runtime.session import LANES, BufSpec, RopeSpec, StepSpec
 
 MOST = 1 << 40
-NAMES = ("m", "length", "slots", "tiles", "weight_bytes", "vector_elements")
+HEAD = ("head_first", "head_rows", "head_logits")
+NAMES = ("m", "length", "slots", "tiles", "blocks", "weight_bytes", "vector_elements", *HEAD)
 SCRATCH = ("f32", "i8", "i32")
 KV_TYPES = ("f16", "i8", "f32")
 INPUTS = ("tokens", "positions", "depth", "path")
 CACHES = ("k_cache", "v_cache")
 SCALES = ("k_scale", "v_scale")
-_DIMENSIONS = ("m", "slots", "tiles")
+_DIMENSIONS = ("m", "slots", "tiles", "blocks")
 
 
 def seal(step: Mapping[str, Any], library: Any) -> str:
@@ -63,6 +64,7 @@ def parse_step(step: Any) -> StepSpec:
         scratch={_one_of(k, SCRATCH): _count(v) for k, v in step["scratch"].items()},
         sizes=tuple(_one_of(s, NAMES) for s in _list(step["sizes"])),
         logits=_one_of(step["logits"], names),
+        picks=_one_of(step["picks"], names),
         vocab=_positive(step["vocab"]),
         max_rows=_positive(step["max_rows"]),
         ropes=tuple(_rope(r) for r in _list(step["ropes"])),
@@ -129,7 +131,7 @@ def _check_bufs(spec: StepSpec) -> None:
         raise ValueError("a buffer is there twice")
     if tuple(b.name for b in spec.bufs)[: len(INPUTS)] != INPUTS:
         raise ValueError(f"the buffers do not begin with {', '.join(INPUTS)}")
-    if set(spec.scratch) != set(SCRATCH) or len(set(spec.sizes)) != len(spec.sizes):
+    if set(spec.scratch) != set(SCRATCH) or sorted(spec.sizes) != sorted(NAMES):
         raise ValueError("scratch or sizes are incomplete")
     for name, (dtype, shape) in wanted.items():
         if name not in bufs:
@@ -165,6 +167,7 @@ def _known(spec: StepSpec) -> dict[str, tuple[str, tuple[int | str, ...]]]:
             out[f"{rope.name}_{part}"] = ("f32", ("slots", len(rope.frequencies)))
     padded = -(-spec.vocab // LANES) * LANES
     out[spec.logits] = ("f32", ("m", padded))
+    out[spec.picks] = ("i32", ("m",))
     return out
 
 

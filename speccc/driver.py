@@ -34,9 +34,9 @@ from speccc.runtime.manifest import DRAFTERS, TARGETS
 from speccc.runtime.session import CpuSession, StepSpec
 from speccc.runtime.step_spec import SCRATCH, parse_step, seal
 from speccc.runtime.tokenizer import Tokenizer
+from speccc.targets.cpu.built import Built, Signature
 from speccc.targets.cpu.isa import Isa, by_name, runs_here
-from speccc.targets.cpu.step_function import Signature
-from speccc.targets.cpu.target import Built, CpuTarget
+from speccc.targets.cpu.target import CpuTarget
 
 Progress = Callable[[str, int, int], None]
 DEFAULT_CONTEXT = 4096
@@ -311,6 +311,7 @@ def _step(source: ModelSource, lowered: Lowered, signature: Signature) -> dict[s
         "scratch": dict(signature.scratch),
         "sizes": list(signature.sizes),
         "logits": lowered.logits.name,
+        "picks": lowered.picks.name,
         "vocab": lowered.vocab,
         "max_rows": MAX_ROWS,
         "ropes": [{"name": t.name, "frequencies": frequencies(t, source)} for t in lowered.tables],

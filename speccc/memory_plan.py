@@ -8,7 +8,7 @@ from pathlib import Path
 
 from speccc.errors import InputError
 from speccc.ir.types import DTYPES
-from speccc.runtime.session import LANES, BufSpec, StepSpec
+from speccc.runtime.session import LANES, BufSpec, StepSpec, sizes_of
 from speccc.runtime.step_spec import CACHES, INPUTS, SCALES
 
 SYSTEM = Path("/")
@@ -40,7 +40,7 @@ class MemoryPlan:
 def plan_memory(spec: StepSpec, weights: int, context: int, threads: int) -> MemoryPlan:
     """The plan for a context; `weights` is the bytes of the two constant arrays."""
     tiles = -(-context // LANES)
-    sizes = {"m": spec.max_rows, "slots": tiles * LANES, "tiles": tiles}
+    sizes = {"m": spec.max_rows, **sizes_of(tiles)}
     used = dict.fromkeys(("kv", "rope", "logits", "inputs", "scores"), 0)
     for buf in spec.bufs:
         if buf.name not in ("weights", "vectors"):
@@ -71,7 +71,7 @@ def _use(buf: BufSpec, spec: StepSpec) -> str:
         **dict.fromkeys((*CACHES, *SCALES), "kv"),
         **dict.fromkeys(INPUTS, "inputs"),
         **dict.fromkeys(ropes, "rope"),
-        spec.logits: "logits",
+        **dict.fromkeys((spec.logits, spec.picks), "logits"),
     }
     return uses.get(buf.name, "scores")
 

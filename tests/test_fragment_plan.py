@@ -113,4 +113,4 @@ def test_a_step_on_the_device(
     monkeypatch.setattr(test_numerics, "run_plan", compared.run_plan)
     spec = SPECS["q4_1, kv f16"]
     PlanSession(spec, tmp_path).forward(tokens_of(spec.tiny, 3))
-    assert compared.phases == 9
+    assert compared.phases == 10

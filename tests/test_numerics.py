@@ -23,6 +23,7 @@ from speccc.ir.types import F16
 from speccc.pack import pack_weights
 from speccc.passes.lower_graph import LowerGraph
 from speccc.runtime.rows import chain, tree
+from speccc.runtime.session import LANES, sizes_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -80,8 +81,9 @@ class PlanSession:
         blob, vectors = pack_weights(self.lowered.weights, source.weights)
         self.length = 0
         self.sizes: dict[Var, int] = {}
-        known = {"slots": slots, "tiles": slots // 16, "m": 0, "length": 0}
+        known = {**sizes_of(slots // LANES), "m": 0, "length": 0}
         known |= {"weight_bytes": blob.size, "vector_elements": vectors.size}
+        known |= {"head_first": 0, "head_rows": 0, "head_logits": 1}
         self.sizes = {v: known[v.name] for v in self.lowered.plan.sizes}
         self.kept: dict[Buf, npt.NDArray[np.generic]] = {}
         named = {"weights": blob, "vectors": vectors}
@@ -101,7 +103,8 @@ class PlanSession:
     def forward(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Floats:
         m = len(tokens)
         self.sizes = {
-            v: {"m": m, "length": self.length}.get(v.name, n) for v, n in self.sizes.items()
+            v: {"m": m, "length": self.length, "head_rows": m}.get(v.name, n)
+            for v, n in self.sizes.items()
         }
         depth, path = chain(m, 64) if parents is None else tree(parents, 64)
         given = {"tokens": tokens, "positions": self.length + depth, "depth": depth, "path": path}
@@ -115,6 +118,7 @@ class PlanSession:
         run_plan(self.lowered.plan, arrays, self.sizes, workers=3)
         self.length += m
         logits: Floats = arrays[self.lowered.logits][:, : self.lowered.vocab].astype(np.float32)
+        assert (arrays[self.lowered.picks] == logits.argmax(axis=1)).all()
         return logits
 
 
