@@ -1,0 +1,25 @@
+"""What the CPU target makes of a plan; free of TVM, so that a kept build is read without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How to call the step: buffers, arena, a scratch array a type, sizes, number of workers."""
+
+    bufs: tuple[str, ...]
+    arena: int
+    scratch: Mapping[str, int]
+    sizes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """How to call the step, its functions as text, and its shared library."""
+
+    signature: Signature
+    source: str
+    library: bytes
