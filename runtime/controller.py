@@ -1,19 +1,32 @@
 """How many drafted tokens to verify: the number with the most expected tokens per second.
 
-With S_d the chance that the first d guesses hold, T(m) the time to verify m rows and k drafted
-tokens that reach depth D(k), the rate is (1 + S_1 + ... + S_D(k)) / T(1 + k); k = 0 is plain
-decoding and wins ties. The choice depends on the observations alone, never on the clock, and it
-cannot change the text: with verification by equality a shorter draft is always safe.
+With c(k) the cost of a round that verifies k drafted tokens (in plain rounds, as rounds take them
+now) and S_i the chance that token i and all before it hold, the rate of k is
+(1 + S_1 + ... + S_k) / c(k); k = 0 is plain decoding and wins ties. In a tree S_i is the product
+along the path to node i.
+
+Two accounts bound what drafting can lose, whatever the text does. The ledger holds the time that
+drafts have won, less what they have cost; it starts with `stake` plain rounds and gains
+`exploration` of one with every round. A draft is only verified if the ledger could pay for it with
+none of it held, so at any moment drafting has cost at most `stake` plus that share of the rounds.
+And where no length promises more than plain decoding, one token is tried as often as `exploration`
+pays for it, and again while it holds, so that a change of the text or of the machine is noticed.
+In the same way a plain round is tried now and then where drafting wins but narrowly.
+
+None of this can change the text: with verification by equality a shorter draft is always safe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from speccc.errors import InputError
-from speccc.runtime.drafter import Draft
+from speccc.runtime.acceptance import Acceptance
+from speccc.runtime.drafter import Draft, Grade
+from speccc.runtime.round_cost import RoundCost
+from speccc.runtime.verify_cost import FLAT_GUESS, VerifyCost
 
 
 class Controller(Protocol):
@@ -25,8 +38,8 @@ class Controller(Protocol):
     def choose(self, draft: Draft) -> int:
         """How many of the draft's tokens to verify, 0 to all."""
 
-    def observe(self, draft: Draft, accepted: int) -> None:
-        """The draft as verified, and to what depth it held."""
+    def observe(self, draft: Draft, nodes: Sequence[int], ms: float) -> None:
+        """A round: the draft as verified, maybe empty, its nodes that held, and what it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +49,7 @@ class FixedController:
     k: int
 
     def __post_init__(self) -> None:
-        if self.k < 0:
-            raise InputError(f"must be 0 or more, not {self.k}", where="draft length")
+        _check_length(self.k)
 
     def limit(self) -> int:
         return self.k
@@ -45,169 +57,117 @@ class FixedController:
     def choose(self, draft: Draft) -> int:
         return min(self.k, len(draft.tokens))
 
-    def observe(self, draft: Draft, accepted: int) -> None:
+    def observe(self, draft: Draft, nodes: Sequence[int], ms: float) -> None:
         """A fixed length learns nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyCost:
-    """T(m) in milliseconds: measured widths, linear between them and, by the last slope, beyond."""
-
-    widths: tuple[int, ...]
-    milliseconds: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        rising = all(a < b for a, b in zip(self.widths, self.widths[1:], strict=False))
-        if not self.widths or self.widths[0] != 1 or not rising:
-            raise InputError("widths must start at 1 and rise", where="verify cost")
-        if len(self.milliseconds) != len(self.widths) or not all(
-            0.0 < ms < float("inf") for ms in self.milliseconds
-        ):
-            raise InputError("each width needs a time above 0", where="verify cost")
-
-    @classmethod
-    def from_table(cls, table: Mapping[int, float]) -> VerifyCost:
-        """From width -> milliseconds."""
-        widths = tuple(sorted(table))
-        return cls(widths, tuple(table[width] for width in widths))
-
-    def at(self, width: int) -> float:
-        """Milliseconds to verify `width` rows."""
-        widths, times = self.widths, self.milliseconds
-        if len(widths) == 1:
-            return times[0]
-        right = next((i for i in range(1, len(widths)) if widths[i] >= width), len(widths) - 1)
-        span = widths[right] - widths[right - 1]
-        slope = (times[right] - times[right - 1]) / span
-        floor = min(times)  # a falling last slope must not reach 0
-        return max(times[right] + slope * (width - widths[right]), floor)
-
-
-FLAT_GUESS = VerifyCost((1, 2), (1.0, 1.03))
-"""Used when nothing was measured: a memory-bound device with a small slope."""
-
-
-@dataclass(slots=True)
-class _Bucket:
-    """Decayed counts by depth: how often depth d was tested and held, given d - 1 held.
-
-    And the probing of drafts of this trust: rounds held back, and how many to wait for.
-    """
-
-    wait: int
-    held_back: int = 0
-    probe: int = 0  # depth of the probe under way
-
-    tested: list[float] = field(default_factory=list)
-    held: list[float] = field(default_factory=list)
+CREDIT = 10.0
+"""Plain rounds: the most a lucky stretch may leave in the ledger for the next one to lose."""
+DOUBT = 1.5
+"""Below this rate, in plain decoding's, the cost of a plain round has to be known."""
+PLAIN_EVERY = 32
+"""Rounds after which it is measured anew: that takes at most (1 - 1 / DOUBT) / 32, 1 %, of all."""
 
 
 @dataclass(slots=True)
 class AdaptiveController:
-    """Maximises the expected rate from T(m) and the acceptance seen so far, by bucket and depth.
+    """Maximises the expected rate from T(m) and the acceptance seen so far.
 
     `draft_ms` is the drafter's time per token: 0 for a lookup, whose draft is seen before the
-    choice; otherwise `limit` chooses, as the time is spent once the draft is there.
-
-    When the choice stays short, every `probe_every` rounds of a bucket one goes up to twice as deep
-    (at least 1); a probe that holds is repeated at once, one that fails doubles the wait, up to
-    `probe_longest` rounds.
+    choice; otherwise `limit` chooses, as the time is spent once the draft is there. `prior` is the
+    chance of a first token that comes without a grade.
     """
 
     cost: VerifyCost = FLAT_GUESS
     max_draft: int = 15
     draft_ms: float = 0.0
-    decay: float = 0.95
     prior: float = 0.6
-    prior_weight: float = 1.0
-    probe_every: int = 16
-    probe_longest: int = 256
-    _seen: dict[int, _Bucket] = field(default_factory=dict, init=False)
-    _times: list[float] = field(default_factory=list, init=False)
-    _last_bucket: int = field(default=0, init=False)
+    exploration: float = 0.01
+    stake: float = 1.0
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    _costs: RoundCost = field(init=False)
+    _ledger: float = field(init=False)
+    _saved: float = field(default=0.0, init=False)
+    _probing: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if self.max_draft < 0:
-            raise InputError(f"must be 0 or more, not {self.max_draft}", where="draft length")
-        self._times = [self.cost.at(width) for width in range(1, self.max_draft + 2)]
+        _check_length(self.max_draft)
+        self._costs = RoundCost(self.cost, self.max_draft + 1, self.draft_ms)
+        self._ledger = self.stake
+
+    @property
+    def ledger(self) -> float:
+        """What drafts have won less what they have cost, and the allowance, in plain rounds."""
+        return self._ledger
 
     def limit(self) -> int:
         """All of `max_draft` for a free drafter; else what pays for its drafting time too."""
-        if self.draft_ms == 0.0:
+        if self.draft_ms == 0.0 or self.max_draft == 0:
             return self.max_draft
-        depths = range(1, self.max_draft + 1)
-        best = self._best(self._last_bucket, depths, self.draft_ms)
-        return self._explore(self._last_bucket, best, self.max_draft)
+        return self._choose(None, self._by_depth(self.max_draft))
 
     def choose(self, draft: Draft) -> int:
         most = min(len(draft.tokens), self.max_draft)
-        if self.draft_ms:
+        if self.draft_ms or most == 0:
             return most
-        best = self._best(draft.bucket, draft.depths()[:most], 0.0)
-        return self._explore(draft.bucket, best, most)
+        return self._choose(draft.parents, self._grades(draft)[:most])
 
-    def observe(self, draft: Draft, accepted: int) -> None:
-        if not draft.tokens:
-            return
-        self._last_bucket = draft.bucket
-        seen = self._bucket(draft.bucket)
-        deepest = max(draft.depths())
-        for depth in range(min(accepted + 1, deepest)):
-            if depth == len(seen.tested):
-                seen.tested.append(0.0)
-                seen.held.append(0.0)
-            seen.tested[depth] = seen.tested[depth] * self.decay + 1.0
-            seen.held[depth] = seen.held[depth] * self.decay + float(depth < accepted)
-        if seen.probe:
-            held = accepted >= min(seen.probe, deepest)
-            longer = min(max(2 * seen.wait, self.probe_every), self.probe_longest)
-            seen.wait = 1 if held else longer
-            seen.probe = 0
+    def observe(self, draft: Draft, nodes: Sequence[int], ms: float) -> None:
+        count = len(draft.tokens)
+        won = self.exploration
+        if 0 < count <= self.max_draft:
+            won += len(nodes) - (self._costs.ratios()[count] - 1.0)
+        self._ledger = min(self._ledger + won, CREDIT)
+        self._saved = CREDIT if self._probing and nodes else self._saved + self.exploration
+        self._probing = False
+        self._costs.observe(count + 1, ms)
+        self.acceptance.observe(draft, self._grades(draft), nodes)
 
-    def acceptance(self, depth: int, bucket: int = 0) -> float:
-        """The estimate of P(depth holds | depth - 1 held), depth from 1.
+    def _grades(self, draft: Draft) -> Sequence[Grade]:
+        if draft.grades is not None:
+            return draft.grades
+        by_depth = self._by_depth(draft.depth)
+        return [by_depth[depth - 1] for depth in draft.depths()]
 
-        A depth never tested is taken to hold as often as the one before it.
-        """
-        return self._rates(bucket, depth)[-1]
+    def _by_depth(self, deepest: int) -> list[Grade]:
+        """Grades by position; one never tested is taken to hold as often as the one before it."""
+        grades: list[Grade] = []
+        chance = self.prior
+        for depth in range(1, deepest + 1):
+            grades.append(Grade(-depth, chance))
+            chance = self.acceptance.chance(grades[-1])
+        return grades
 
-    def _rates(self, bucket: int, deepest: int) -> list[float]:
-        seen = self._bucket(bucket)
-        rates: list[float] = []
-        rate = self.prior
-        for depth in range(deepest):
-            if depth < len(seen.tested):
-                mass = seen.tested[depth] + self.prior_weight
-                rate = (seen.held[depth] + self.prior_weight * rate) / mass
-            rates.append(rate)
-        return rates
+    def _choose(self, parents: Sequence[int] | None, grades: Sequence[Grade]) -> int:
+        best, rate = self._best(parents, grades)
+        if best:
+            doubted = rate < DOUBT and self._costs.plain_age() >= PLAIN_EVERY
+            return 0 if doubted else best
+        price = self._costs.ratios()[1] - 1.0
+        if self._saved < price or self._ledger < price:
+            return 0
+        self._saved, self._probing = 0.0, True
+        return 1
 
-    def _best(self, bucket: int, depths: Sequence[int], draft_ms: float) -> int:
-        rates = self._rates(bucket, max(depths, default=0))
-        best, best_rate = 0, 1.0 / self._times[0]
-        tokens, survival, deepest = 1.0, 1.0, 0
-        for count, depth in enumerate(depths, start=1):
-            if depth > deepest:
-                deepest = depth
-                survival *= rates[depth - 1]
-                tokens += survival
-            rate = tokens / (self._times[count] + draft_ms * count)
-            if rate > best_rate:
-                best, best_rate = count, rate
-        return best
+    def _best(self, parents: Sequence[int] | None, grades: Sequence[Grade]) -> tuple[int, float]:
+        """The count with the highest rate among those the ledger can pay for, and that rate."""
+        ratios, chance = self._costs.ratios(), self.acceptance.chance
+        affordable = 1.0 + self._ledger
+        best, best_rate, tokens = 0, 1.0, 1.0
+        reach: list[float] = []
+        for node, grade in enumerate(grades):
+            parent = node - 1 if parents is None else parents[node]
+            reached = chance(grade) * (reach[parent] if parent >= 0 else 1.0)
+            ratio = ratios[node + 1]
+            if ratio > affordable:
+                break
+            reach.append(reached)
+            tokens += reached
+            if tokens > best_rate * ratio:
+                best, best_rate = node + 1, tokens / ratio
+        return best, best_rate
 
-    def _explore(self, bucket: int, best: int, most: int) -> int:
-        if best >= most:
-            return best
-        seen = self._bucket(bucket)
-        seen.held_back += 1
-        if seen.held_back < seen.wait:
-            return best
-        seen.held_back = 0
-        seen.probe = min(most, max(1, 2 * best))
-        return seen.probe
 
-    def _bucket(self, bucket: int) -> _Bucket:
-        if bucket not in self._seen:
-            self._seen[bucket] = _Bucket(wait=self.probe_every)
-        return self._seen[bucket]
+def _check_length(k: int) -> None:
+    if k < 0:
+        raise InputError(f"must be 0 or more, not {k}", where="draft length")

@@ -9,9 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from speccc.errors import SpecccError
+
+
+class Grade(NamedTuple):
+    """How far a guess is to be trusted: guesses with one `key` hold equally often.
+
+    `chance` is how often, given that the parent holds, as far as the drafter knows beforehand; the
+    controller goes on from there with what it sees.
+    """
+
+    key: int
+    chance: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +30,16 @@ class Draft:
     """Guessed tokens: a chain, or a tree when `parents` is given.
 
     `parents[i]` < i is the index of token i's parent here, or -1 for the last committed token.
-    `bucket` tells guesses of different trust apart (an n-gram drafter gives the match length); the
-    controller keeps its acceptance estimates by it.
+    `grades` has one entry a token; without it the controller goes by the depth.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...] | None = None
-    bucket: int = 0
+    grades: tuple[Grade, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.grades is not None and len(self.grades) != len(self.tokens):
+            raise SpecccError("each token needs a grade", where="draft")
         if self.parents is None:
             return
         if len(self.parents) != len(self.tokens) or any(
@@ -40,7 +52,8 @@ class Draft:
         if count >= len(self.tokens):
             return self
         parents = None if self.parents is None else self.parents[:count]
-        return Draft(self.tokens[:count], parents, self.bucket)
+        grades = None if self.grades is None else self.grades[:count]
+        return Draft(self.tokens[:count], parents, grades)
 
     @property
     def depth(self) -> int:

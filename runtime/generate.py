@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from speccc.errors import InputError
 from speccc.runtime.controller import AdaptiveController, Controller
 from speccc.runtime.drafter import NOTHING, Draft, Drafter, Drafting, Verdict, accept_exact
-from speccc.runtime.protocols import Logits, PrefillSession, Session, TokenBytes
-from speccc.runtime.sampling import GREEDY, Pick, SamplingParams, log_prob, picker
+from speccc.runtime.protocols import Logits, PickSession, PrefillSession, Session, TokenBytes
+from speccc.runtime.sampling import GREEDY, Pick, SamplingParams, known_pick, log_prob, picker
 from speccc.runtime.stats import Round, Stats, summarize
 from speccc.runtime.stream_text import FinishReason, Piece, TextStream
 
@@ -67,6 +67,7 @@ def generate(
     start = _cached(session, prompt_tokens, cached)
     if prefill_chunk < 1:
         raise InputError(f"must be 1 or more, not {prefill_chunk}", where="prefill_chunk")
+    own = sampling.greedy and not log_probs
     loop = _Loop(
         session=session,
         tokenizer=tokenizer,
@@ -75,6 +76,7 @@ def generate(
         cached=start,
         budget=budget,
         pick=picker(sampling),
+        picks=session if own and isinstance(session, PickSession) else None,
         drafting=None if drafter is None else drafter.start(prompt_tokens),
         controller=AdaptiveController() if controller is None else controller,
         text=text,
@@ -128,6 +130,7 @@ class _Loop:
     cached: int
     budget: int
     pick: Pick
+    picks: PickSession | None  # the session, where its own choice is all that is needed
     drafting: Drafting | None
     controller: Controller
     text: TextStream
@@ -173,27 +176,22 @@ class _Loop:
         begin = self.clock()
         try:
             with _restored(self.session):
-                self._round()
+                self._round(begin)
         finally:
             self.decode_seconds += self.clock() - begin
 
-    def _round(self) -> None:
+    def _round(self, begin: float) -> None:
         draft = self._propose()
-        logits = self._verify(draft)
-        first = len(self.context)
-        pick = self.pick
-        verdict = accept_exact(draft, lambda row, taken: pick(logits[row], first + taken))
+        verdict = self._verify(draft)
         texts = [self.tokenizer.token_bytes(token) for token in verdict.tokens]
         self.rounds.append(
             Round(len(self.text.tokens), len(draft.tokens), draft.depth, len(verdict.nodes))
         )
-        if self.log_probs is not None:
-            self.log_probs += _log_probs(logits, verdict)
         ended = any(
             self.text.push(token, data) is not None
             for token, data in zip(verdict.tokens, texts, strict=True)
         )
-        self._commit(draft, verdict, ended)
+        self._commit(draft, verdict, ended, begin)
 
     def _propose(self) -> Draft:
         """A draft that fits what is left of the budget, which the context bounds too."""
@@ -204,18 +202,26 @@ class _Loop:
         draft = self.drafting.propose(self.context, most).cut(most)
         return draft.cut(self.controller.choose(draft)) if draft.tokens else NOTHING
 
-    def _verify(self, draft: Draft) -> Logits:
+    def _verify(self, draft: Draft) -> Verdict:
+        """One pass over the last token and the draft; logits are asked for only where needed."""
         tokens = [self.context[-1], *draft.tokens]
-        if not draft.parents:
-            return self.session.forward(tokens)
-        return self.session.forward(tokens, parents=[-1, *(p + 1 for p in draft.parents)])
+        parents = [-1, *(p + 1 for p in draft.parents)] if draft.parents else None
+        if self.picks is not None:
+            picks: list[int] = self.picks.pick(tokens, parents=parents).tolist()
+            return accept_exact(draft, lambda row, taken: known_pick(picks[row]))
+        logits = self.session.forward(tokens, parents=parents)
+        first, pick = len(self.context), self.pick
+        verdict = accept_exact(draft, lambda row, taken: pick(logits[row], first + taken))
+        if self.log_probs is not None:
+            self.log_probs += _log_probs(logits, verdict)
+        return verdict
 
-    def _commit(self, draft: Draft, verdict: Verdict, ended: bool) -> None:
+    def _commit(self, draft: Draft, verdict: Verdict, ended: bool, begin: float) -> None:
         """Tell drafter and controller, then cut the session; nothing after that can fail."""
-        if draft.tokens:
-            self.controller.observe(draft, len(verdict.nodes))
-        if self.drafting is not None and not ended:
-            self.drafting.observe(verdict.tokens)
+        if self.drafting is not None:
+            self.controller.observe(draft, verdict.nodes, 1000.0 * (self.clock() - begin))
+            if not ended:
+                self.drafting.observe(verdict.tokens)
         length = self.prompt + len(self.text.tokens) - 1
         if draft.parents:
             self.session.keep([0, *(node + 1 for node in verdict.nodes)])

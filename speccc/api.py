@@ -16,7 +16,7 @@ from speccc.ir.tokenizer_spec import TokenizerSpec
 from speccc.memory_plan import check_fits
 from speccc.runtime.artifact_file import Entries, read_entries
 from speccc.runtime.chat import ChatTemplate
-from speccc.runtime.controller import AdaptiveController, VerifyCost
+from speccc.runtime.controller import AdaptiveController
 from speccc.runtime.devices.cpu import cores
 from speccc.runtime.drafter import Drafter
 from speccc.runtime.generate import Generation, collect
@@ -28,6 +28,7 @@ from speccc.runtime.session import CpuSession, StepSpec
 from speccc.runtime.step_spec import read_step
 from speccc.runtime.stream_text import Piece
 from speccc.runtime.tokenizer import Tokenizer
+from speccc.runtime.verify_cost import VerifyCost
 
 Prompt = str | Sequence[int]
 Progress = Callable[[str, int, int], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from speccc.errors import SpecccError
-from speccc.runtime.drafter import NOTHING, Draft, Verdict, accept_exact
+from speccc.runtime.drafter import NOTHING, Draft, Grade, Verdict, accept_exact
 
 TREE = Draft((10, 20, 11, 21, 12), (-1, -1, 0, 0, 2))
 
@@ -19,13 +19,20 @@ def test_depths_of_chain_and_tree() -> None:
 def test_cut_keeps_a_tree_a_tree() -> None:
     assert TREE.cut(3) == Draft((10, 20, 11), (-1, -1, 0))
     assert TREE.cut(9) is TREE
-    assert Draft((1, 2, 3), bucket=4).cut(1) == Draft((1,), bucket=4)
+    one, two = Grade(1, 0.5), Grade(2, 0.25)
+    assert Draft((1, 2), grades=(one, two)).cut(1) == Draft((1,), grades=(one,))
 
 
 @pytest.mark.parametrize("parents", [(0,), (-2,), (), (-1, -1)])
 def test_a_parent_must_come_first(parents: tuple[int, ...]) -> None:
     with pytest.raises(SpecccError, match=r"^draft: "):
         Draft((5,), parents)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_every_token_needs_a_grade(count: int) -> None:
+    with pytest.raises(SpecccError, match=r"^draft: "):
+        Draft((5, 6), grades=(Grade(1, 0.5),) * count)
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from speccc.errors import InputError, SpecccError, UnsupportedError
-from speccc.runtime.controller import FLAT_GUESS, AdaptiveController, VerifyCost
+from speccc.runtime.controller import AdaptiveController
 from speccc.runtime.generate import Generation, collect, generate
 from speccc.runtime.ngram import NgramDrafter
 from speccc.runtime.protocols import Logits, Session
+from speccc.runtime.verify_cost import FLAT_GUESS, VerifyCost
 
 PREFILL_ROWS = 512  # llama.cpp's default micro-batch
 
