@@ -22,7 +22,7 @@ from speccc.autotune.prior import Prior
 from speccc.autotune.record import Outcome, Record, now
 from speccc.autotune.search import Known, Search
 from speccc.autotune.step_space import DEFAULT, StepSpace
-from speccc.autotune.winner import Choice, Entry, barred, choose, pooled, simplest
+from speccc.autotune.winner import BAND, Choice, Entry, barred, choose, pooled, simplest
 
 RACE = 0.4
 """Seconds a candidate is timed; five rounds at least, whatever they take."""
@@ -121,16 +121,23 @@ class _Session:
         return False
 
     def _confirm(self, measurer: Measurer, end: float) -> None:
-        """Races the winner again until it has won often enough, or another one wins."""
+        """Races what looks fastest again, until that has won often enough to be believed."""
         raced: Counter[Facts] = Counter(e.record.config for e in self.entries())
         widths = len(self.problem.keys)
         while self.clock() < end:
-            choice = choose(self.entries(), DEFAULT)
-            if choice.config == DEFAULT or raced[choice.config] >= CONFIRMED * widths:
+            timed = pooled(self.entries())
+            leader = min(
+                (choice for config, choice in timed.items() if config != DEFAULT),
+                key=lambda c: (c.ratio, simplest(c.config)),
+                default=None,
+            )
+            if leader is None or leader.ratio * (1 + BAND) >= 1.0:
                 return
-            self._tell(choice.ratio, choice.config)
-            raced[choice.config] += widths
-            self._measure(measurer, choice.config, CONFIRM, end)
+            if raced[leader.config] >= CONFIRMED * widths:
+                return
+            self._tell(leader.ratio, leader.config)
+            raced[leader.config] += widths
+            self._measure(measurer, leader.config, CONFIRM, end)
 
     def _measure(self, measurer: Measurer, config: Facts, seconds: float, end: float) -> None:
         measured = measurer.measure(config, seconds=seconds, deadline=end)

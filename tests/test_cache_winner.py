@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 
-from cache_rig import DEFAULT, record
+import pytest
+from cache_rig import DEFAULT, key, record
 from hypothesis import given
 from hypothesis import strategies as st
 
 from speccc.autotune.facts import facts
 from speccc.autotune.record import Outcome, Record
-from speccc.autotune.winner import Entry, barred, choose
+from speccc.autotune.winner import Entry, barred, choose, upper_bound
 
 
 def entry(one: Record, verified: bool = True) -> Entry:
@@ -97,3 +99,35 @@ def test_a_choice_says_whether_its_numerics_were_checked() -> None:
     fast = record({"unroll": 2}, (0.5,), default_ms=1.0)
     assert not choose([entry(fast, verified=False)], DEFAULT).verified
     assert choose([entry(fast)], DEFAULT).verified
+
+
+def test_what_noise_may_have_made_does_not_win() -> None:
+    # Half of the samples are slower than the default: the median alone says 0.9.
+    wild = timed(2, *([0.7] * 3 + [0.9] + [1.4] * 3))
+    assert choose([wild], DEFAULT).config == DEFAULT
+    # Many samples say it better than a few, if they agree.
+    calm = timed(3, *([0.85] * 10 + [0.9] * 10 + [1.4] * 3))
+    assert unroll([wild, calm]) == 3
+
+
+@pytest.mark.parametrize(("n", "place"), [(1, 1), (5, 5), (15, 11), (45, 29), (101, 59)])
+def test_the_bound_of_a_median(n: int, place: int) -> None:
+    assert upper_bound([float(i) for i in range(n, 0, -1)]) == place
+
+
+def test_the_bound_is_broken_in_one_case_of_twenty() -> None:
+    # Of n fair coins fewer than `place` show heads, exactly: P[Binomial(n, 1/2) < place] >= 0.95.
+    for n, place in ((15, 11), (45, 29), (101, 59)):
+        below = sum(math.comb(n, k) for k in range(place)) / 2**n
+        assert 0.94 < below < 0.985
+
+
+def test_widths_count_together_and_each_must_be_there() -> None:
+    def at(m: int, unrolled: int, ms: float) -> Entry:
+        return entry(record({"unroll": unrolled}, (ms,), of=key(m=m), default_ms=1.0))
+
+    both = [at(1, 2, 0.9), at(8, 2, 0.7), at(1, 3, 0.6), at(8, 3, 1.2)]
+    assert choose(both, DEFAULT).ratio == pytest.approx(0.8)
+    assert unroll(both) == 2
+    # One that was timed at one width only says nothing of the other.
+    assert unroll([*both, at(1, 4, 0.1)]) == 2
