@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Logits = npt.NDArray[np.float32]
+Picks = npt.NDArray[np.int32]
 
 
 class Session(Protocol):
@@ -43,6 +44,14 @@ class PrefillSession(Protocol):
 
     def prefill(self, tokens: Sequence[int]) -> None:
         """Append tokens; the state afterwards is bit for bit the one `forward` leaves."""
+
+
+@runtime_checkable
+class PickSession(Protocol):
+    """A session that can choose greedily by itself, which spares the logits."""
+
+    def pick(self, tokens: Sequence[int], *, parents: Sequence[int] | None = None) -> Picks:
+        """Append tokens as `forward` does; i32 [m], each argmax, -1 where it is not finite."""
 
 
 class TokenBytes(Protocol):

@@ -77,6 +77,13 @@ def pick_greedy(row: Logits) -> int:
     return token
 
 
+def known_pick(token: int) -> int:
+    """A pick that the step made itself; -1 stands for logits with nothing finite on top."""
+    if token < 0:
+        raise SpecccError("the largest of the logits is not finite", where="sampling")
+    return token
+
+
 def pick_sampled(row: Logits, position: int, params: SamplingParams) -> int:
     """The pick of the module's text at a temperature above 0."""
     top = float(row[pick_greedy(row)])
