@@ -4,55 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from speccc.autotune import golden
+from speccc.autotune.cpu_job import PROMPT, WIDTHS, CpuJob
 from speccc.autotune.facts import Facts
 from speccc.autotune.step_space import step_space
 from speccc.errors import InputError
-from speccc.ir.expr import Var
 from speccc.ir.plan import Plan, phases
 from speccc.ir.schedule import Schedule, Schedules
 from speccc.ir.tile import Kernel
 from speccc.passes.plan_memory import Arena, PlanMemory
 from speccc.runtime.devices.cpu import cores
-from speccc.runtime.session import CpuSession, StepSpec
+from speccc.runtime.session import CpuSession
 from speccc.targets.cpu.built import Signature
 from speccc.targets.cpu.isa import by_name
 from speccc.targets.cpu.kernel_function import KernelFunction, kernel_function
-from speccc.targets.cpu.object_store import MemoryObjects, ObjectStore
+from speccc.targets.cpu.object_store import MemoryObjects
 from speccc.targets.cpu.target import CpuTarget
 
-SUITE = "speccc.autotune.cpu_suite:suite"
-WIDTHS = (1, 4, 8)
-"""Rows of the timed steps: plain decoding, a short and a long draft."""
-CONTEXT, PROMPT = 128, 64
-"""Tokens a session holds, and those in it when steps are timed."""
 CHECK = (13, 8, 7, 6, 5, 4, 3, 2, 1, 16)
 """Rows of the steps of the check case: every height of a row tile, past the edge of a KV tile."""
-
-
-@dataclass(frozen=True)
-class CpuJob:
-    """All a worker needs to build and run a step. `step` says how to call it, up to what only the
-    code knows; `weights` and `vectors` are files of the packed bytes. `objects`: where compiled
-    kernels are kept beyond the worker."""
-
-    plan: Plan
-    arena: Arena
-    bounds: Mapping[Var, int]
-    isa: str
-    step: StepSpec
-    weights: Path
-    vectors: Path
-    context: int
-    threads: int
-    objects: ObjectStore | None = None
 
 
 @dataclass(frozen=True, slots=True)

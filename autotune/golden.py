@@ -20,7 +20,7 @@ from speccc.ir.plan import Loop, Plan, Role, Step, phases, size_of
 from speccc.ir.tile import Buf, Kernel, ScaledDot, Share, Stmt, walk
 from speccc.runtime.devices.cpu import CpuStep, aligned
 from speccc.runtime.rows import chain
-from speccc.runtime.session import LANES
+from speccc.runtime.session import sizes_of
 from speccc.targets.cpu.built import Signature
 
 Array = npt.NDArray[Any]
@@ -83,8 +83,7 @@ def _sizes(plan: Plan, weights: Mapping[str, Array]) -> dict[Var, int]:
     known = {
         "m": ROWS,
         "length": 0,
-        "slots": LANES,
-        "tiles": 1,
+        **sizes_of(tiles=1),
         "weight_bytes": weights["weights"].size,
         "vector_elements": weights["vectors"].size,
         "head_first": 0,

@@ -7,17 +7,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-import speccc.targets.cpu
+import speccc.targets
 from speccc import user_cache
 from speccc.autotune.cache import TuneCache, warn
-from speccc.autotune.cpu_suite import CONTEXT, PROMPT, SUITE, WIDTHS, CpuJob
+from speccc.autotune.cpu_job import CONTEXT, PROMPT, SUITE, WIDTHS, CpuJob
 from speccc.autotune.host import host_device
 from speccc.autotune.key import TuneKey, make_key
 from speccc.autotune.measure import Worker
@@ -27,9 +27,11 @@ from speccc.autotune.tuner import Problem, Tell, Tuned, tune, usable_entries
 from speccc.autotune.winner import Choice, choose
 from speccc.errors import SpecccError
 from speccc.ir.expr import Var
+from speccc.ir.packed import PANEL
 from speccc.ir.plan import Plan
-from speccc.ir.schedule import Schedules
+from speccc.ir.schedule import Schedule, Schedules
 from speccc.ir.tile_text import print_plan
+from speccc.kernel_cache import open_kernel_cache
 from speccc.passes.plan_memory import Arena
 from speccc.runtime.devices.cpu import cores
 from speccc.runtime.session import StepSpec
@@ -95,7 +97,7 @@ def tune_step(
     # Records are of one plan, renderer and compiler: that default was compared with the golden
     # model when the first of them was made.
     golden = known_choice(problem, cache) is None
-    with _job(subject) as job, Worker(SUITE, job, golden=golden) as worker:
+    with job_of(subject, cache.folder) as job, Worker(SUITE, job, golden=golden) as worker:
         return tune(problem, cache, worker, seconds, tell=tell)
 
 
@@ -104,7 +106,10 @@ def problem_of(subject: Subject) -> Problem:
     space = step_space(subject.plan, subject.isa)
     program = hashlib.sha256(print_plan(subject.plan).encode()).hexdigest()
     compilers = {tool.replace("-", "_"): metadata.version(tool) for tool in TOOLS}
-    compilers |= {"speccc": metadata.version("speccc"), "renderer": renderer_version()}
+    compilers["speccc"] = metadata.version("speccc")
+    compilers["renderer"] = user_cache.sources_fingerprint(speccc.targets)[:16]
+    # A record names what differs from the default: what that was belongs to it.
+    default = ", ".join(f"{name} {value}" for name, value in asdict(Schedule()).items())
     device = host_device(subject.isa.name)
 
     def key(m: int) -> TuneKey:
@@ -115,7 +120,7 @@ def problem_of(subject: Subject) -> Problem:
             m=m,
             shapes={"weight_bytes": subject.weights.nbytes, "vocab": subject.step.vocab},
             formats={"kv": subject.kv},
-            layout={"panel": 16},
+            layout={"panel": PANEL, "default": default},
             device=device,
             compilers=compilers,
             policy={"threads": cores(), "in_step": True, "cold": False, "prompt": PROMPT},
@@ -125,19 +130,10 @@ def problem_of(subject: Subject) -> Problem:
     return Problem({m: key(m) for m in WIDTHS}, space, prior)
 
 
-def renderer_version() -> str:
-    """A hash of the sources that turn tile programs into code, 16 hex digits."""
-    total = hashlib.sha256()
-    folder = Path(speccc.targets.cpu.__path__[0])
-    for file in sorted(folder.glob("*.py")):
-        total.update(file.name.encode() + b"\0" + file.read_bytes())
-    return total.hexdigest()[:16]
-
-
 @contextmanager
-def _job(subject: Subject) -> Iterator[CpuJob]:
-    """The job of a worker process, which maps the weights from files that end with it."""
-    base = user_cache.folder("tune")
+def job_of(subject: Subject, base: Path) -> Iterator[CpuJob]:
+    """The job of a worker process, which maps the weights from files in a folder of `base` that
+    ends with it. SpecccError when the disk has no room for them."""
     need = subject.weights.nbytes + subject.vectors.nbytes
     if shutil.disk_usage(base).free < 2 * need:
         raise SpecccError(f"tuning needs {2 * need} bytes of free disk space", where=str(base))
@@ -155,6 +151,7 @@ def _job(subject: Subject) -> Iterator[CpuJob]:
             vectors=folder / "vectors",
             context=min(CONTEXT, subject.most_context),
             threads=cores(),
+            objects=open_kernel_cache(),
         )
 
 

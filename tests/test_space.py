@@ -129,6 +129,7 @@ def test_kernels_have_the_choices_their_programs_have(fmt: str, isa: object) -> 
 
 
 def test_a_kernel_without_weights_has_few_choices() -> None:
-    kernels = {k.name: k for k in phases(lowered_tiny(Tiny(), "q8_0").plan.body)}
-    softmax = next(k for name, k in kernels.items() if name.endswith("softmax"))
-    assert {name for name, _ in space(softmax, ISAS["avx2"]).params} <= {"deal", "rows"}
+    for kernel in phases(lowered_tiny(Tiny(), "q8_0").plan.body):
+        if not any(isinstance(s, ScaledDot) for s in walk(kernel.body)):
+            names = {name for name, _ in space(kernel, ISAS["avx2"]).params}
+            assert names <= {"deal", "rows"}, kernel.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -25,7 +26,9 @@ from speccc.autotune.tuner import Problem
 from speccc.ir.space import Choice, Pow2, Space
 
 if TYPE_CHECKING:
+    from speccc.ir.frontends import ModelSource
     from speccc.passes.lower_graph import Lowered
+    from speccc.tuning import Subject
 
 QUICK = Limits(start=60.0, build=1.5, check=1.5, time=1.5)
 
@@ -98,14 +101,43 @@ class Table:
 @functools.cache
 def lowered_tiny(tiny: Tiny, fmt: str) -> Lowered:
     """A tiny model's plan."""
+    return _lowered(tiny, fmt)[1]
+
+
+def tiny_subject(tiny: Tiny, fmt: str) -> Subject:
+    """A tiny model's step, to be tuned."""
+    from speccc.driver import _bounds, _step
+    from speccc.pack import pack_weights
+    from speccc.passes.plan_memory import PlanMemory
+    from speccc.runtime.step_spec import SCRATCH, parse_step
+    from speccc.targets.cpu.built import Signature
+    from speccc.targets.cpu.isa import detect
+    from speccc.tuning import Subject
+
+    source, lowered = _lowered(tiny, fmt)
+    bounds = _bounds(lowered)
+    arena = PlanMemory(bounds).run(lowered.plan)
+    early = Signature((), arena.elements, dict.fromkeys(SCRATCH, 0), ())
+    step = parse_step(_step(source, lowered, early))
+    weights, vectors = pack_weights(lowered.weights, source.weights)
+    return Subject(
+        lowered.plan, arena, bounds, detect(), "f16", step, weights, vectors, tiny.context
+    )
+
+
+def _lowered(tiny: Tiny, fmt: str) -> tuple[ModelSource, Lowered]:
     # Here, so that a process that only tunes does not load the compiler.
     from speccc.driver import CompileOptions, _Times, final_graph
     from speccc.ir.frontends import open_model
     from speccc.passes.lower_graph import LowerGraph
 
-    with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
-        source = open_model(tiny_llama(Path(folder), fmt=fmt, tiny=tiny))
-        return LowerGraph("f16").run(final_graph(source, CompileOptions(), _Times()))
+    folder = Path(tempfile.mkdtemp(prefix="speccc-"))
+    try:
+        source = open_model(tiny_llama(folder, fmt=fmt, tiny=tiny))
+        return source, LowerGraph("f16").run(final_graph(source, CompileOptions(), _Times()))
+    finally:
+        # The file is mapped: it lives as long as the source does.
+        shutil.rmtree(folder)
 
 
 def tune_until_killed(folder: Path) -> None:
