@@ -51,6 +51,7 @@ class KernelFunction:
     """One kernel as TensorIR: what it is called with, and its text.
 
     `scratch` has the elements of each type one worker needs; types it does not use are absent.
+    `deal` is how its schedule gives units to workers.
     `symbol` is the same for all kernels that compute the same thing in the same way.
     """
 
@@ -59,9 +60,12 @@ class KernelFunction:
     bufs: tuple[Buf, ...]
     scratch: Mapping[str, int]
     scalars: tuple[Var, ...]
+    deal: str
     func: tirx.PrimFunc
+    script: str
+    """The function as TVM prints it, the name left open."""
     text: str
-    """The text the symbol was made from: parameters by number, the name left open."""
+    """The same with parameters by number: what the symbol is made from."""
 
     def to_build(self) -> Source:
         """What an object is made of."""
@@ -71,7 +75,7 @@ class KernelFunction:
     def source(self) -> str:
         """The text to read."""
         header = f"# {self.name}: {', '.join(b.name for b in self.bufs)}\n"
-        return header + str(self.func.script())
+        return header + self.script.replace(f"def {PLACEHOLDER}(", f"def {self.symbol}(", 1)
 
 
 def kernel_function(
@@ -90,10 +94,14 @@ def kernel_function(
     worker, workers = made.scalar("worker"), made.scalar("workers")
     body = Render(isa, worker, workers, places, schedule).block(kernel.body, scope)
     func = made.function([*made.declared, *body])
-    text = _by_number(func.script(), [p.name for p in made.params])
+    script = str(func.script())
+    text = _by_number(script, [p.name for p in made.params])
     symbol = f"{PLACEHOLDER}_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
     named = func.with_attr("global_symbol", symbol)
-    return KernelFunction(kernel.name, symbol, kernel.bufs, scratch, kernel.scalars, named, text)
+    bufs, scalars = kernel.bufs, kernel.scalars
+    return KernelFunction(
+        kernel.name, symbol, bufs, scratch, scalars, schedule.deal, named, script, text
+    )
 
 
 class _Parameters:

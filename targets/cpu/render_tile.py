@@ -106,8 +106,13 @@ def _share(r: Render, s: Share, scope: Scope, out: Block) -> None:
     _DEALS[r.schedule.deal](r, s, extent, scope, out)
 
 
+def first_unit(deal: str, worker: Node, workers: Node, extent: Node) -> Node:
+    """The unit a worker begins with."""
+    return worker if deal == "turns" else tirx.truncdiv(worker * extent, workers)
+
+
 def _runs(r: Render, s: Share, extent: Node, scope: Scope, out: Block) -> None:
-    lo = out.bind("first", tirx.truncdiv(r.worker * extent, r.workers))
+    lo = out.bind("first", first_unit("runs", r.worker, r.workers, extent))
     hi = out.bind("last", tirx.truncdiv((r.worker + tir.index(1)) * extent, r.workers))
     _loop(r, s.var, lo, hi, s.body, scope, out)
 

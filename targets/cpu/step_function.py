@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tvm import tirx
 
@@ -11,19 +10,15 @@ from speccc.ir.plan import Loop, Plan, Role, Step
 from speccc.ir.tile import Kernel
 from speccc.passes.plan_memory import Arena
 from speccc.targets.cpu import tir
+from speccc.targets.cpu.built import Signature
+from speccc.targets.cpu.fetch_ahead import render_fetch, streams
 from speccc.targets.cpu.kernel_function import SCRATCH_TYPES, KernelFunction
 from speccc.targets.cpu.render_expr import Place, Scope
-from speccc.targets.cpu.tir import Node
+from speccc.targets.cpu.render_tile import first_unit
+from speccc.targets.cpu.tir import Block, Node
 
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """How to call the step: buffers, arena, a scratch array a type, sizes, number of workers."""
-
-    bufs: tuple[str, ...]
-    arena: int
-    scratch: Mapping[str, int]
-    sizes: tuple[str, ...]
+Next = tuple[Kernel, Scope] | None
+"""The kernel that runs after a phase, and what its variables are then."""
 
 
 def step_function(
@@ -75,24 +70,40 @@ class _StepFunction:
         self.params.append(buffer)
         return buffer
 
-    def _steps(self, body: tuple[Step, ...], scope: Scope) -> Node:
+    def _steps(self, body: tuple[Step, ...], scope: Scope, after: Next = None) -> Node:
+        """The steps; `after` is the kernel that follows them, and where."""
         out = []
-        for step in body:
+        for n, step in enumerate(body):
+            follows = _first(body[n + 1], scope) if n + 1 < len(body) else after
             if isinstance(step, Loop):
-                inner = scope.child()
+                inner, ahead = scope.child(), scope.child()
                 inner.variables[step.var] = tir.loop_var(step.var.name)
-                steps = self._steps(step.body, inner)
+                ahead.variables[step.var] = inner.variables[step.var] + tir.index(1)
+                # After the last trip this is what lies behind the last layer: fetched in vain.
+                steps = self._steps(step.body, inner, _first(step.body[0], ahead))
                 out.append(tir.serial(inner.variables[step.var], tir.index(step.extent), [steps]))
             else:
-                out.append(self._phase(step, scope))
+                out.append(self._phase(step, scope, follows))
         return tir.seq(out)
 
-    def _phase(self, kernel: Kernel, scope: Scope) -> Node:
+    def _phase(self, kernel: Kernel, scope: Scope, follows: Next) -> Node:
         worker = tirx.Var(f"{kernel.name}_worker", "int64")
-        call = self._call(self.kernels[kernel], scope, worker)
-        loop = tirx.For(worker, tir.index(0), self.workers, tirx.ForKind.PARALLEL, call)
+        block = Block()
+        block.add(self._call(self.kernels[kernel], scope, worker))
+        if follows is not None:
+            self._fetch(*follows, worker, block)
+        loop = tirx.For(
+            worker, tir.index(0), self.workers, tirx.ForKind.PARALLEL, tir.seq(block.statements)
+        )
         barrier = "pragma_parallel_barrier_when_finish"
         return tirx.AttrStmt(tir.index(0), barrier, tir.index(1), loop)
+
+    def _fetch(self, kernel: Kernel, scope: Scope, worker: Node, block: Block) -> None:
+        deal = self.kernels[kernel].deal
+        for stream in streams(kernel):
+            render_fetch(
+                stream, scope, block, lambda extent: first_unit(deal, worker, self.workers, extent)
+            )
 
     def _call(self, function: KernelFunction, scope: Scope, worker: Node) -> Node:
         places = [scope.places[buf] for buf in function.bufs]
@@ -103,6 +114,15 @@ class _StepFunction:
         args += [scope.variables[v] for v in function.scalars]
         call = tirx.call_extern("void", function.symbol, *args, worker, self.workers)
         return tirx.Evaluate(call)
+
+
+def _first(step: Step, scope: Scope) -> Next:
+    """The kernel a step begins with; a loop begins at 0."""
+    while isinstance(step, Loop):
+        scope = scope.child()
+        scope.variables[step.var] = tir.index(0)
+        step = step.body[0]
+    return step, scope
 
 
 def _address(buffer: Node, at: Node) -> Node:
