@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from speccc.errors import InputError
 from speccc.ir.types import DTYPES
 from speccc.runtime.session import LANES, BufSpec, StepSpec, sizes_of
 from speccc.runtime.step_spec import CACHES, INPUTS, SCALES
+
+if TYPE_CHECKING:
+    from speccc.passes.weight_layout import WeightLayout
 
 SYSTEM = Path("/")
 """Where /proc and /sys hang: tests put others there."""
@@ -57,6 +61,20 @@ def plan_memory(spec: StepSpec, weights: int, context: int, threads: int) -> Mem
         activations=4 * spec.arena,
         scratch=sum(count * DTYPES[name].nbytes for name, count in spec.scratch.items()),
     )
+
+
+def step_traffic(layout: WeightLayout, embedding: str, head: str) -> dict[str, int]:
+    """What one step reads of the weights, and the multiply-adds of one row.
+
+    An embedding table that is not the head as well counts as nothing: a step takes single rows.
+    """
+    heads = [s for s in layout.matrices if s.name == head or (s.name == embedding and s.group)]
+    skip = [s for s in layout.matrices if s.name == embedding and s not in heads and heads]
+    read = [s.matrix for s in layout.matrices if s not in skip]
+    return {
+        "weight_bytes": sum(m.nbytes for m in read) + 4 * sum(v.size for v in layout.vectors),
+        "dots_per_row": sum(m.rows * m.k for m in read),
+    }
 
 
 def _nbytes(buf: BufSpec, sizes: dict[str, int]) -> int:
