@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from speccc.errors import InputError
+from speccc.runtime.rows import Splits
 from speccc.runtime.session import StepSpec
 from speccc.runtime.step_spec import MOST
 
@@ -17,7 +18,10 @@ TARGETS = ("cpu",)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What loading a model needs to know. `verify_ms` is T(m) by width, empty if not measured."""
+    """What loading a model needs to know. `verify_ms` is T(m) by width, empty if not measured.
+
+    `splits` has the widths of the passes for rows that are not best run as one.
+    """
 
     context_length: int
     context: int
@@ -26,6 +30,7 @@ class Facts:
     isa: str
     machine: str
     verify_ms: Mapping[int, float]
+    splits: Splits
 
 
 def read_facts(manifest: Mapping[str, Any], spec: StepSpec, vocab: int, where: str) -> Facts:
@@ -42,6 +47,7 @@ def read_facts(manifest: Mapping[str, Any], spec: StepSpec, vocab: int, where: s
             isa=_text(manifest, "isa"),
             machine=_text(manifest, "machine"),
             verify_ms=_times(manifest.get("verify_ms", {})),
+            splits=_splits(manifest.get("verify_cost", {}), spec.max_rows),
         )
         cache = next(b for b in spec.bufs if b.name == "k_cache")
         _same("model.vocab_size", model.get("vocab_size"), spec.vocab)
@@ -96,6 +102,21 @@ def _times(table: Any) -> dict[int, float]:
     if times and (len(times) != len(table) or min(times) != 1):
         raise ValueError("verify_ms has no width of 1, or one twice")
     return times
+
+
+def _splits(cost: Any, limit: int) -> dict[int, tuple[int, ...]]:
+    table = cost.get("splits", {}) if isinstance(cost, dict) else None
+    if not isinstance(table, dict):
+        raise ValueError("verify_cost is damaged")
+    out: dict[int, tuple[int, ...]] = {}
+    for rows, widths in table.items():
+        fits = rows.isascii() and rows.isdigit() and 1 <= len(rows) < 5 and isinstance(widths, list)
+        if not fits or not all(type(w) is int and 1 <= w <= limit for w in widths):
+            raise ValueError("verify_cost.splits is damaged")
+        if not sum(widths[:-1]) < int(rows) <= sum(widths):
+            raise ValueError(f"verify_cost.splits does not fit {rows} rows")
+        out[int(rows)] = tuple(widths)
+    return out
 
 
 def _is_number(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,11 @@ import numpy.typing as npt
 from speccc.errors import InputError
 
 Ints = npt.NDArray[np.int32]
+Splits = Mapping[int, tuple[int, ...]]
+"""Rows of a chain -> widths of the passes that run them; absent: one pass of as many rows.
+
+The widths add up to the rows or more, and what is more belongs to the last pass.
+"""
 
 
 def whole_numbers(values: Any, what: str) -> npt.NDArray[np.int64]:
@@ -48,6 +53,12 @@ def chain(rows: int, width: int) -> tuple[Ints, Ints]:
     """Depth [rows] and ancestor rows by depth [rows, width] of rows that follow each other."""
     path = np.broadcast_to(np.arange(width, dtype=np.int32), (rows, width))
     return np.arange(rows, dtype=np.int32), np.ascontiguousarray(path)
+
+
+def passes(rows: int, limit: int, splits: Splits) -> list[int]:
+    """Widths of the passes that run a chain of any length, each at most `limit`."""
+    chunks = [limit] * (rows // limit) + ([rows % limit] if rows % limit else [])
+    return [width for chunk in chunks for width in splits.get(chunk, (chunk,))]
 
 
 def tree(parents: Sequence[int], width: int) -> tuple[Ints, Ints]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from speccc.errors import InputError
 from speccc.ir.types import DTYPES
 from speccc.runtime.devices.cpu import CpuStep, aligned, cores
-from speccc.runtime.rows import chain, check_path, tree, whole_number, whole_numbers
+from speccc.runtime.rows import Splits, chain, check_path, passes, tree, whole_number, whole_numbers
 
 Logits = npt.NDArray[np.float32]
 Picks = npt.NDArray[np.int32]
@@ -73,9 +73,10 @@ class CpuSession:
         *,
         context: int,
         threads: int | None = None,
+        splits: Splits | None = None,
     ) -> None:
         """Allocates the caches and working memory for `context` tokens."""
-        self.spec, self.context = spec, context
+        self.spec, self.context, self.splits = spec, context, splits or {}
         self.threads = threads or cores()
         self.length = 0
         self._parents: tuple[int, ...] = ()
@@ -144,12 +145,17 @@ class CpuSession:
             yield slice(0, len(ids) - first)
             return
         self._parents = ()
-        for at in range(0, len(ids), limit):
-            part = ids[at : at + limit]
+        at = 0
+        for width in passes(len(ids), limit, self.splits):
+            part = ids[at : at + width]
             skipped = min(max(first - at, 0), len(part))
-            self._run(part, *chain(len(part), limit), skipped, logits=logits)
+            spare = min(width - len(part), self.context - self.length - len(part))
+            rows = np.append(part, np.repeat(part[-1:], spare)) if spare else part
+            self._run(rows, *chain(len(rows), limit), skipped, logits=logits)
+            self.length -= spare
             if skipped < len(part):
                 yield slice(at + skipped - first, at + len(part) - first)
+            at += len(part)
         self._base, self._parents = base, tuple(range(-1, len(ids) - 1))
 
     def keep(self, rows: Sequence[int]) -> None:

@@ -132,6 +132,7 @@ class Model:
             vectors.view(np.float32),
             context=asked,
             threads=workers,
+            splits=self._facts.splits,
         )
 
     def stream(

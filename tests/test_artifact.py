@@ -321,6 +321,12 @@ EDITS: dict[str, tuple[Callable[[Manifest], object], str]] = {
     "drafter": (lambda m: m.update(drafter="eagle"), "drafter"),
     "times": (lambda m: m.update(verify_ms={"2": 1.0}), "verify_ms"),
     "no time": (lambda m: m.update(verify_ms={"1": 0.0}), "verify_ms"),
+    "cost": (lambda m: m.update(verify_cost=[1]), "verify_cost"),
+    "splits": (lambda m: m.update(verify_cost={"splits": {"5": [4, "1"]}}), "verify_cost"),
+    "no rows": (lambda m: m.update(verify_cost={"splits": {"5": [5, 0]}}), "verify_cost"),
+    "wide split": (lambda m: m.update(verify_cost={"splits": {"65": [65]}}), "verify_cost"),
+    "short split": (lambda m: m.update(verify_cost={"splits": {"5": [2, 2]}}), "5 rows"),
+    "idle split": (lambda m: m.update(verify_cost={"splits": {"5": [5, 1]}}), "5 rows"),
 }
 
 

@@ -72,6 +72,26 @@ def test_chains(model: Model) -> None:
         s.truncate(37)
 
 
+def test_splits(model: Model) -> None:
+    """Widths run as several passes, or with rows to spare, also where the context ends."""
+    tokens = text(model, 40)
+    expected = alone(model, tokens)
+    s = model.session(context=40)
+    s.splits = {2: (3,), 5: (4, 1), 6: (4, 3), 7: (8,), 9: (4, 4, 4), 16: (9, 8)}
+    at = 0
+    for width in (5, 2, 6, 7, 9, 1, 8, 2):
+        rows = s.forward(tokens[at : at + width])
+        at += width
+        assert same_bits(rows, expected[at - width : at]), width
+        assert s.length == at
+    assert at == len(tokens)  # the last pair had no room to spare
+    s.truncate(24)
+    assert same_bits(s.forward(tokens[24:40], last=3), expected[37:])
+    s.truncate(0)
+    s.prefill(tokens[:39])
+    assert same_bits(s.forward(tokens[39:]), expected[39:])
+
+
 @pytest.mark.parametrize("chunk", [7, 64, 512])
 def test_prefill_chunks(model: Model, chunk: int) -> None:
     """512 tokens (chunks of 1 are the reference), by `forward` and by `prefill`."""
