@@ -82,6 +82,7 @@ class DumpStages:
     """An observer that writes each changed stage to `folder` as <number>-<name>.graph."""
 
     folder: Path
+    write: Callable[[Path, str], object] = Path.write_text
 
     def __call__(self, stage: Stage) -> None:
         """Write one stage; the folder is made when needed."""
@@ -90,5 +91,4 @@ class DumpStages:
         self.folder.mkdir(parents=True, exist_ok=True)
         note = f"# {stage.report}\n" if stage.report else ""
         text = note + print_graph(stage.graph)
-        path = self.folder / f"{stage.number:02}-{stage.name}.graph"
-        path.write_text(text, encoding="utf-8")
+        self.write(self.folder / f"{stage.number:02}-{stage.name}.graph", text)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from speccc import verify_cost
+from speccc.build_step import build_step
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.build_llama import build_llama, weight_types
 from speccc.ir.expr import Expr, Var
@@ -20,6 +21,7 @@ from speccc.ir.frontends import ModelSource, open_model
 from speccc.ir.graph import Graph
 from speccc.ir.plan import Plan, Role
 from speccc.ir.tile_text import print_plan
+from speccc.kernel_cache import open_kernel_cache
 from speccc.memory_plan import available_memory, check_fits, longest_context, plan_memory
 from speccc.pack import pack_weights
 from speccc.passes.graph_pipeline import GRAPH_PASSES, optimize
@@ -36,7 +38,7 @@ from speccc.runtime.step_spec import SCRATCH, parse_step, seal
 from speccc.runtime.tokenizer import Tokenizer
 from speccc.targets.cpu.built import Built, Signature
 from speccc.targets.cpu.isa import Isa, by_name, runs_here
-from speccc.targets.cpu.target import CpuTarget
+from speccc.user_cache import write_whole
 
 Progress = Callable[[str, int, int], None]
 DEFAULT_CONTEXT = 4096
@@ -104,7 +106,7 @@ def compile_to(
     _check_memory(parse_step(_step(source, lowered, early)), lowered, isa, context)
     times.lap("lower")
     tell("build", 0, 1)
-    built = CpuTarget(isa, cores()).compile(lowered.plan, arena, bounds)
+    built = build_step(lowered.plan, arena, bounds, {}, isa, open_kernel_cache())
     if options.dump is not None:
         _dump(options.dump, built, lowered)
     times.lap("build")
@@ -206,7 +208,7 @@ def final_graph(
     """The model's graph after all graph passes, dumped stage by stage if asked."""
     naive = build_llama(source.config, weight_types(source.weights))
     times.lap("build graph")
-    dump = DumpStages(options.dump) if options.dump is not None else None
+    dump = DumpStages(options.dump, write_whole) if options.dump is not None else None
 
     def observe(stage: Stage) -> None:
         times.stage(stage)
@@ -327,5 +329,5 @@ def _formats(source: ModelSource) -> dict[str, int]:
 
 def _dump(folder: Path, built: Built, lowered: Lowered) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "50-plan.tile.txt").write_text(print_plan(lowered.plan))
-    (folder / "90-step.tir.txt").write_text(built.source)
+    write_whole(folder / "50-plan.tile.txt", print_plan(lowered.plan))
+    write_whole(folder / "90-step.tir.txt", built.source)

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 
 from speccc import knobs
 from speccc.errors import InputError
@@ -69,6 +70,13 @@ def published(path: Path) -> Iterator[Path]:
         raise
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file, UTF-8, so that no reader and no interrupt sees half of it."""
+    with published(path) as part:
+        part.write_text(text, encoding="utf-8")
+        part.chmod(0o644)  # as a file of the user's own, not of the cache
+
+
 def artifact_path(fingerprint: str, options: Mapping[str, object]) -> Path:
     """Where the artifact of a model with these options belongs; the compiler is part of the key."""
     key = {"model": fingerprint, "compiler": compiler_fingerprint(), "options": dict(options)}
@@ -83,8 +91,13 @@ def compiler_fingerprint() -> str:
     import speccc.runtime
     import speccc.targets
 
+    return sources_fingerprint(speccc, speccc.ir, speccc.passes, speccc.runtime, speccc.targets)
+
+
+def sources_fingerprint(*packages: ModuleType) -> str:
+    """SHA-256 in hex over the names and contents of all Python files in these packages."""
     total = hashlib.sha256()
-    for package in (speccc, speccc.ir, speccc.passes, speccc.runtime, speccc.targets):
+    for package in packages:
         root = Path(package.__path__[0])
         for file in sorted(root.rglob("*.py")):
             total.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from speccc import driver
+from speccc.targets.cpu.object_store import MemoryObjects
 
 # A shared machine stalls now and then; how long an example takes says nothing about the code.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") in ("1", "true") else "local")
+
+
+@pytest.fixture(autouse=True)
+def own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test builds its kernels itself: none comes from the user's cache or goes there."""
+    monkeypatch.setattr(driver, "open_kernel_cache", MemoryObjects)

@@ -7,9 +7,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import tvm
 from tvm import tirx
@@ -17,34 +15,10 @@ from tvm import tirx
 from speccc.targets.cpu import pipeline
 from speccc.targets.cpu.isa import Isa
 from speccc.targets.cpu.kernel_function import Source
+from speccc.targets.cpu.object_store import ObjectStore
 
 OPT_LEVEL = 1
 """The code is vectorised and unrolled as written: -O2 and -O3 take longer and gain nothing."""
-
-
-class ObjectStore(Protocol):
-    """Where made objects are kept, by the hash of everything that decides them."""
-
-    def get(self, key: str) -> bytes | None:
-        """The object, or None when it is not here."""
-
-    def put(self, key: str, data: bytes) -> None:
-        """Keeps an object; may decline."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryObjects:
-    """Objects kept as long as this is: for many builds in one process."""
-
-    kept: dict[str, bytes] = field(default_factory=dict)
-
-    def get(self, key: str) -> bytes | None:
-        """The object, or None when it is not here."""
-        return self.kept.get(key)
-
-    def put(self, key: str, data: bytes) -> None:
-        """Keeps an object."""
-        self.kept[key] = data
 
 
 def triple(isa: Isa) -> str:
