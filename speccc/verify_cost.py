@@ -68,13 +68,18 @@ class VerifyTable:
         """The middle half of the times of each width, as a share of its median."""
         return {w: _middle_half(ms) / self.measured[w] for w, ms in self.samples.items()}
 
+    @property
+    def noisy(self) -> bool:
+        """Whether the times vary so much that no width can be told to be dear."""
+        return bool(self.spread) and statistics.median(self.spread.values()) > NOISY
+
     def document(self) -> dict[str, object]:
         """Ready for the manifest; `splits` holds the widths of the passes where they are not m."""
-        worth = worthwhile(self.splits, self.measured)
+        worth = {} if self.noisy else worthwhile(self.splits, self.measured)
         return {
             "measured_ms": {str(w): round(ms, 6) for w, ms in self.measured.items()},
             "spread": {str(w): round(share, 3) for w, share in self.spread.items()},
-            "noisy": bool(self.spread) and statistics.median(self.spread.values()) > NOISY,
+            "noisy": self.noisy,
             "splits": {str(m): list(split.widths) for m, split in worth.items()},
         }
 

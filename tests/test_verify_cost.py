@@ -94,6 +94,13 @@ def test_a_busy_machine_is_noted() -> None:
     assert (quiet["noisy"], busy["noisy"]) == (False, True)
 
 
+def test_noise_splits_nothing() -> None:
+    cost = {**COST, 8: 0.5}
+    noise = (0.0, 0.02, 0.0, 0.001, 0.03)
+    assert Clocked(cost).measured(1e6).document()["splits"] == {"8": [9]}
+    assert Clocked(cost, noise).measured(1e6).document()["splits"] == {}
+
+
 def test_the_document_says_which_widths_are_run_otherwise() -> None:
     cost = {**COST, 5: 0.09, 8: 0.5}
     document = Clocked(cost).measured().document()
