@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from speccc import verify_cost
 from speccc.build_step import build_step
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.build_llama import build_llama, weight_types
@@ -39,6 +38,8 @@ from speccc.runtime.tokenizer import Tokenizer
 from speccc.targets.cpu.built import Built, Signature
 from speccc.targets.cpu.isa import Isa, by_name, runs_here
 from speccc.user_cache import write_whole
+from speccc.verify_cache import known_or_measured, verify_keys
+from speccc.verify_cost import CONTEXT, VerifyTable, measure
 
 Progress = Callable[[str, int, int], None]
 DEFAULT_CONTEXT = 4096
@@ -116,9 +117,9 @@ def compile_to(
     )
     times.lap("pack")
     made = _Made(source, options, isa, lowered, built, blob, vectors, context)
-    verify_ms = _measure(made, times, tell)
+    cost = _measure(made, times, tell)
     tell("write", 0, 1)
-    write_entries(output, _manifest(made, times, verify_ms), made.entries())
+    write_entries(output, _manifest(made, times, cost), made.entries())
     tell("write", 1, 1)
 
 
@@ -183,20 +184,21 @@ def _weight_bytes(lowered: Lowered) -> int:
     return max(layout.matrix_bytes, 64) + 4 * max(layout.vector_elements, 64)
 
 
-def _measure(made: _Made, times: _Times, tell: Progress) -> dict[str, float]:
-    """T(m) of the step just built, where this machine can run it."""
+def _measure(made: _Made, times: _Times, tell: Progress) -> VerifyTable | None:
+    """T(m) of the step just built, where this machine can run it; from the cache if it is known."""
     if not made.options.measure or not runs_here(made.isa):
-        return {}
+        return None
     tell("measure", 0, 1)
-    room = min(verify_cost.CONTEXT, made.source.config.context_length)
-    session = CpuSession(
-        parse_step(made.step),
-        np.frombuffer(made.built.library, np.uint8),
-        made.blob,
-        made.vectors,
-        context=room,
-    )
-    table = verify_cost.measure(session, room)
+    room = min(CONTEXT, made.source.config.context_length)
+    weight_bytes, step = made.blob.nbytes + made.vectors.nbytes, made.step
+
+    def anew() -> VerifyTable:
+        library = np.frombuffer(made.built.library, np.uint8)
+        session = CpuSession(parse_step(step), library, made.blob, made.vectors, context=room)
+        return measure(session, room)
+
+    keys = verify_keys(made.built.library, step, weight_bytes, made.isa.name, cores(), room)
+    table = known_or_measured(keys, anew)
     times.lap("measure")
     tell("measure", 1, 1)
     return table
@@ -268,7 +270,7 @@ def _parameters(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _manifest(made: _Made, times: _Times, verify_ms: dict[str, float]) -> dict[str, Any]:
+def _manifest(made: _Made, times: _Times, cost: VerifyTable | None) -> dict[str, Any]:
     source, options, kv = made.source, made.options, made.lowered.kv
     config = asdict(source.config)
     element = kv.dtype.nbytes + (4 / kv.group if kv.dtype.name == "i8" else 0)
@@ -285,7 +287,8 @@ def _manifest(made: _Made, times: _Times, verify_ms: dict[str, float]) -> dict[s
         "report": times.report,
         "pass_times": times.seconds,
         "memory_plan": _memory_plan(made),
-        "verify_ms": verify_ms,
+        "verify_ms": {} if cost is None else cost.planned,
+        "verify_cost": {} if cost is None else cost.document(),
         "step": {**made.step, "seal": seal(made.step, made.built.library)},
     }
 
