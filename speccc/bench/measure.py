@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, Protocol
 
 from speccc.bench.tasks import TASKS, Task
 from speccc.errors import InputError
 
-WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32)
+WIDTHS = (*range(1, 17), 24, 32, 64)
 PROMPT_TOKENS = 512
 
 Report = Callable[[str, int, int], None]
@@ -31,8 +31,8 @@ class Asked(Protocol):
 class Settings:
     """`rounds` alternating rounds; `depth` tokens of context under each verify pass."""
 
-    rounds: int = 5
-    repeat: int = 5
+    rounds: int = 10
+    repeat: int = 3
     depth: int = 256
     widths: tuple[int, ...] = WIDTHS
     tasks: tuple[Task, ...] = TASKS
@@ -63,10 +63,14 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class EngineResult:
-    """One engine; times in milliseconds, rates in tokens a second, memory in bytes."""
+    """One engine; times in milliseconds, rates in tokens a second, memory in bytes.
+
+    `verify_quartiles_ms` is the first and the third quartile of what `verify_ms` is the median of.
+    """
 
     facts: dict[str, object]
     verify_ms: dict[int, float]
+    verify_quartiles_ms: dict[int, tuple[float, float]]
     prefill_tok_s: float
     plain_tok_s: float
     speculative_tok_s: float
@@ -89,20 +93,29 @@ def measure(
     need = max(settings.prompt_tokens, settings.depth + max(settings.widths))
     if len(tokens) < need:
         raise InputError(f"has {len(tokens)} tokens, the bench needs {need}", where="bench text")
-    costs = _verify(engines, list(tokens), settings, report)
+    samples = verify_samples(engines, list(tokens), settings, report)
+    costs = [{width: median(taken) for width, taken in kept.items()} for kept in samples]
     prefill = _prefill(engines, list(tokens), settings, report)
     runs = _generate(engines, costs, settings, report)
     return [
-        _result(engine, cost, prefill[engine.kind], runs[engine.kind])
-        for engine, cost in zip(engines, costs, strict=True)
+        _result(engine, kept, prefill[engine.kind], runs[engine.kind])
+        for engine, kept in zip(engines, samples, strict=True)
     ]
 
 
-def _verify(
-    engines: Sequence[Asked], tokens: list[int], settings: Settings, report: Report
-) -> list[dict[int, float]]:
+Samples = dict[int, list[float]]
+"""Milliseconds of single passes by width."""
+
+
+def verify_samples(
+    engines: Sequence[Asked],
+    tokens: list[int],
+    settings: Settings,
+    report: Report,
+    work: str = "verify cost",
+) -> list[Samples]:
     """T(m) of each engine; the first round warms up and is not counted."""
-    samples: list[dict[int, list[float]]] = [defaultdict(list) for _ in engines]
+    samples: list[Samples] = [defaultdict(list) for _ in engines]
     for turn in range(settings.rounds + 1):
         for width in settings.widths:
             for engine, kept in zip(engines, samples, strict=True):
@@ -110,8 +123,16 @@ def _verify(
                 reply = engine.ask("verify", tokens=tokens, **request)
                 if turn:
                     kept[width] += reply["ms"]
-        report("verify cost", turn + 1, settings.rounds + 1)
-    return [{width: median(times) for width, times in kept.items()} for kept in samples]
+        report(work, turn + 1, settings.rounds + 1)
+    return samples
+
+
+def quartiles(samples: Sequence[float]) -> tuple[float, float]:
+    """The first and the third quartile."""
+    if len(samples) < 2:
+        return samples[0], samples[0]
+    first, _, third = quantiles(samples, n=4, method="inclusive")
+    return first, third
 
 
 def _prefill(
@@ -163,11 +184,12 @@ def _generate(
     return runs
 
 
-def _result(engine: Asked, cost: dict[int, float], prefill: float, runs: Runs) -> EngineResult:
+def _result(engine: Asked, samples: Samples, prefill: float, runs: Runs) -> EngineResult:
     tasks = {name: _task(run["none"], run["ngram"]) for name, run in runs.items()}
     return EngineResult(
         facts=engine.ask("facts"),
-        verify_ms=cost,
+        verify_ms={width: median(taken) for width, taken in samples.items()},
+        verify_quartiles_ms={width: quartiles(taken) for width, taken in samples.items()},
         prefill_tok_s=prefill,
         plain_tok_s=_overall([task.plain_tok_s for task in tasks.values()]),
         speculative_tok_s=_overall([task.speculative_tok_s for task in tasks.values()]),

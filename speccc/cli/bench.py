@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,20 +13,23 @@ import click
 from speccc import compiled
 from speccc.cli import output
 from speccc.cli.compile import ISAS, KV_TYPES, one_model
+from speccc.cli.numbers import NumberList
 from speccc.cli.spelling import Command
 from speccc.errors import InputError
 
 if TYPE_CHECKING:
     from speccc.bench.client import Client
-    from speccc.bench.measure import EngineResult
-    from speccc.bench.quality import Quality
+    from speccc.bench.measure import Settings
+    from speccc.cli.bench_report import SpeedReport
 
 EPILOG = """\b
 Examples:
   speccc bench model.gguf --json
-  speccc bench model.gguf --against llama.cpp
+  speccc bench model.gguf --against llama.cpp --plot cost.png
+  speccc bench model.gguf --widths 1,4,8 --context-lengths 64,1024,4096
   speccc bench model.gguf --quality --against llama.cpp --json
 """
+MOST_ROWS = 64
 
 
 @click.command("bench", cls=Command, epilog=EPILOG)
@@ -37,10 +41,16 @@ Examples:
 @click.option("--text", "text_file", metavar="FILE", help="Text to measure on [default: ours].")
 @click.option("-t", "--threads", type=click.IntRange(1), metavar="N",
               help="Threads of every engine [default: one a core].")  # fmt: skip
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True,
+@click.option("--rounds", type=click.IntRange(1), default=10, show_default=True,
               help="Alternating rounds; medians are over them.")  # fmt: skip
+@click.option("--widths", type=NumberList(1, MOST_ROWS), default="1-16,24,32,64",
+              show_default=True, metavar="LIST", help="Tokens a verify pass has.")  # fmt: skip
 @click.option("--depth", type=click.IntRange(1), default=256, show_default=True,
               help="Tokens of context under each verify pass.")  # fmt: skip
+@click.option("--context-lengths", type=NumberList(1, 1 << 20), default="", metavar="LIST",
+              help="Also verify 1 and 8 tokens behind contexts this long.")  # fmt: skip
+@click.option("--plot", "plot_file", metavar="FILE.png",
+              help="Draw verify cost over the machine's limits.")  # fmt: skip
 @click.option("--isa", type=click.Choice(ISAS), default="auto", show_default=True,
               help="Instruction set to compile a model file for.")  # fmt: skip
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
@@ -55,131 +65,146 @@ def command(
     text_file: str | None,
     threads: int | None,
     rounds: int,
+    widths: tuple[int, ...],
     depth: int,
+    context_lengths: tuple[int, ...],
+    plot_file: str | None,
     isa: str,
     kv: str,
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Measure verify cost by width, prefill, plain and speculative speed, and peak memory."""
-    from speccc.bench.measure import Settings, measure
-    from speccc.bench.quality import measure_quality
+    """Measure verify cost by width, prefill, plain and speculative speed, and memory."""
+    from speccc.bench.machine import device, load, noise_note, stolen_percent, ticks
+    from speccc.bench.measure import Settings
+    from speccc.bench.plot import check_plot
     from speccc.bench.text import bench_text
+    from speccc.runtime.devices.cpu import cores
 
     path = Path(output.exists(one_model(model, model_flag)))
     text = bench_text(None if text_file is None else Path(text_file))
-    settings = Settings(rounds=rounds, depth=depth)
+    if plot_file is not None:
+        check_plot(Path(plot_file))
+    settings = Settings(rounds=rounds, depth=depth, widths=widths)
+    load_before, begun = load(), ticks()
     count = threads or cores()
-    busy = load() or 0.0
-    if busy > 0.5 and not quality:
-        output.note(f"note: {busy:.1f} other processes want the {cores()} cores; times will suffer")
-    with ExitStack() as stack, output.progress() as report:
-        engines = _engines(stack, path, compiled.Options(isa=isa, kv=kv), against, settings.context,
-                           count, report)  # fmt: skip
-        tokens = engines[0].ask("encode", text=text, chat=False)["tokens"]
-        document: dict[str, object] = {"device": device(count), "model": path.name}
-        if quality:
-            reference = _client(stack, "float32", path, settings.context, count)
-            scores = measure_quality(reference, engines, tokens, report)
-            document["quality"] = {kind: score.document() for kind, score in scores.items()}
-        else:
-            results = measure(engines, tokens, settings, report)
-            document |= results[0].document()
-            document["against"] = {
-                engine.kind: result.document()
-                for engine, result in zip(engines[1:], results[1:], strict=True)
-            }
-            document["settings"] = {"rounds": rounds, "depth": depth, "context": settings.context}
+    with output.progress() as report:
+        bench = _Bench(_artifact(path, compiled.Options(isa=isa, kv=kv), against, report), path,
+                       against, count, text, report)  # fmt: skip
+        measured = (
+            bench.quality(settings) if quality else bench.speed(settings, sorted(context_lengths))
+        )
+    stolen = stolen_percent(begun, ticks())
+    facts = {**device(count, load_before), "stolen_percent": stolen}
+    document = {"device": facts, "model": path.name, **measured.document()}
+    if plot_file is not None and not isinstance(measured, _Scores):
+        _draw(Path(plot_file), measured, facts, path.name)
     if as_json:
         output.print_json(document)
-    elif quality:
-        _print_quality(scores)
     else:
-        _print_speed({e.kind: r for e, r in zip(engines, results, strict=True)})
+        measured.show()
+    if (note := noise_note(load_before, stolen)) is not None:
+        output.note(note)
     if verbose and not as_json:
-        output.note(f"{document['device']} {document.get('settings', '')}")
+        output.note(f"{facts} {document.get('settings', '')}")
 
 
-def cores() -> int:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+@dataclass(frozen=True)
+class _Scores:
+    """Quality by engine."""
+
+    scores: dict[str, object]
+    rows: list[tuple[str, ...]]
+
+    def document(self) -> dict[str, object]:
+        return {"quality": self.scores}
+
+    def show(self) -> None:
+        output.table(self.rows, ("engine", "top-1", "mean KL", "max KL", "perplexity"))
 
 
-def load() -> float | None:
-    """Processes that want a core, over the last minute; None where the system does not say."""
-    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+@dataclass(frozen=True)
+class _Bench:
+    """The engines to ask: ours runs `artifact`, the others read `path`."""
+
+    artifact: Path
+    path: Path
+    against: str | None
+    threads: int
+    text: str
+    report: output.Report
+
+    @contextmanager
+    def engines(self, context: int) -> Iterator[list[Client]]:
+        """A process for each engine, ours first, that ends with the block."""
+        with ExitStack() as stack:
+            engines = [self._client(stack, "speccc", self.artifact, context)]
+            if self.against:
+                engines.append(self._client(stack, self.against, self.path, context))
+            yield engines
+
+    def _client(self, stack: ExitStack, kind: str, path: Path, context: int) -> Client:
+        from speccc.bench.client import Client
+
+        return stack.enter_context(Client(kind, path, context, self.threads))
+
+    def quality(self, settings: Settings) -> _Scores:
+        """Logits beside those of the float32 model."""
+        from speccc.bench.quality import measure_quality
+
+        with ExitStack() as stack, self.engines(settings.context) as engines:
+            reference = self._client(stack, "float32", self.path, settings.context)
+            tokens = engines[0].ask("encode", text=self.text, chat=False)["tokens"]
+            scores = measure_quality(reference, engines, tokens, self.report)
+        rows = [
+            (kind, f"{q.top1_agreement:.4f}", f"{q.mean_kl:.6f}", f"{q.max_kl:.4f}",
+             f"{q.perplexity:.3f}")
+            for kind, q in scores.items()
+        ]  # fmt: skip
+        return _Scores({kind: score.document() for kind, score in scores.items()}, rows)
+
+    def speed(self, settings: Settings, lengths: Sequence[int]) -> SpeedReport:
+        """Everything that is a time, and memory."""
+        from speccc.bench.ceilings import ceilings
+        from speccc.bench.long_context import context_room, measure_contexts
+        from speccc.bench.measure import measure
+        from speccc.bench.memory import peak_memory
+        from speccc.bench.roofline import read_traffic, roofline
+        from speccc.cli.bench_report import SpeedReport
+        from speccc.runtime.artifact_file import read_entries
+
+        traffic = read_traffic(read_entries(self.artifact).manifest, str(self.artifact))
+        with self.engines(settings.context) as engines:
+            tokens = engines[0].ask("encode", text=self.text, chat=False)["tokens"]
+            results = measure(engines, tokens, settings, self.report)
+            kinds = [engine.kind for engine in engines]
+        contexts = []
+        if lengths:
+            with self.engines(context_room(lengths)) as engines:
+                contexts = measure_contexts(engines, tokens, lengths, settings, self.report)
+        limits = roofline(ceilings(self.threads), traffic, results[0].verify_ms, settings.depth)
+        return SpeedReport(
+            settings={**asdict(settings), "context": settings.context},
+            results=dict(zip(kinds, results, strict=True)),
+            limits=limits,
+            contexts=dict(zip(kinds, contexts, strict=False)),
+            memory=peak_memory(self.artifact, threads=self.threads),
+        )
 
 
-def device(threads: int) -> dict[str, object]:
-    """What the numbers were measured on."""
-    import platform
-
-    from speccc.doctor import cpu_name
-
-    return {
-        "cpu": cpu_name(),
-        "cores": cores(),
-        "threads": threads,
-        "machine": platform.machine(),
-        "system": f"{platform.system()} {platform.release()}",
-        "load_average": load(),
-    }
-
-
-def _engines(
-    stack: ExitStack,
-    path: Path,
-    options: compiled.Options,
-    against: str | None,
-    context: int,
-    threads: int,
-    report: output.Report,
-) -> list[Client]:
-    artifact = path
+def _artifact(
+    path: Path, options: compiled.Options, against: str | None, report: output.Report
+) -> Path:
+    """Ours to run: the file itself, or what it is compiled to."""
     if not compiled.is_artifact(path):
-        artifact = compiled.cached_model(path, options, report).path
-    elif against:
-        raise InputError(f"{against} cannot read an artifact; give the GGUF file", where=str(path))
-    engines = [_client(stack, "speccc", artifact, context, threads)]
+        return compiled.cached_model(path, options, report).path
     if against:
-        engines.append(_client(stack, against, path, context, threads))
-    return engines
+        raise InputError(f"{against} cannot read an artifact; give the GGUF file", where=str(path))
+    return path
 
 
-def _client(stack: ExitStack, kind: str, path: Path, context: int, threads: int) -> Client:
-    from speccc.bench.client import Client
+def _draw(path: Path, measured: SpeedReport, facts: dict[str, object], model: str) -> None:
+    from speccc.bench.plot import plot
 
-    return stack.enter_context(Client(kind, path, context, threads))
-
-
-def _print_speed(results: dict[str, EngineResult]) -> None:
-    first = next(iter(results.values()))
-    verify = [
-        (f"verify {width}", *(f"{result.verify_ms[width]:.2f}" for result in results.values()))
-        for width in first.verify_ms
-    ]
-    output.table(verify, ("ms", *results))
-    rates: list[tuple[str, ...]] = [
-        ("prefill", *(f"{result.prefill_tok_s:.1f}" for result in results.values()))
-    ]
-    for name in first.tasks:
-        tasks = [result.tasks[name] for result in results.values()]
-        rates += [
-            (f"{name}: plain", *(f"{task.plain_tok_s:.1f}" for task in tasks)),
-            (f"{name}: speculative", *(f"{task.speculative_tok_s:.1f}" for task in tasks)),
-            (f"{name}: acceptance length", *(f"{task.acceptance_length:.2f}" for task in tasks)),
-            (f"{name}: identical", *("yes" if task.identical else "no" for task in tasks)),
-        ]
-    memory = (output.size(result.peak_memory_bytes or 0) for result in results.values())
-    output.table([*rates, ("peak memory", *memory)], ("tok/s", *results))
-
-
-def _print_quality(scores: dict[str, Quality]) -> None:
-    rows = [
-        (kind, f"{q.top1_agreement:.4f}", f"{q.mean_kl:.6f}", f"{q.max_kl:.4f}",
-         f"{q.perplexity:.3f}")
-        for kind, q in scores.items()
-    ]  # fmt: skip
-    output.table(rows, ("engine", "top-1", "mean KL", "max KL", "perplexity"))
+    machine = f"{facts['cpu']}, {facts['threads']} threads, {facts['system']}"
+    plot(path, measured.results, measured.limits, f"Cost of verifying m tokens, {model}", machine)
