@@ -103,8 +103,10 @@ class _Session:
         except OutOfTime:
             pass
         choice = choose(self.entries(), DEFAULT)
-        tried = sum(self.outcomes.values())
-        return Tuned(choice, tried, dict(self.outcomes), self.clock() - self.begun, exhausted)
+        tried, spent = sum(self.outcomes.values()), self.clock() - self.begun
+        # The end, however early it comes.
+        self.tell(Progress(spent, spent, tried, choice.ratio, choice.config))
+        return Tuned(choice, tried, dict(self.outcomes), spent, exhausted)
 
     def _explore(self, search: Search, measurer: Measurer, end: float) -> bool:
         """Measures what the search proposes; whether it ran out of proposals."""

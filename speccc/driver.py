@@ -14,14 +14,21 @@ import numpy.typing as npt
 
 from speccc.build_step import build_step
 from speccc.errors import InputError, UnsupportedError
-from speccc.ir.build_llama import build_llama, weight_types
+from speccc.ir.build_llama import EMBEDDING, HEAD, build_llama, weight_types
 from speccc.ir.expr import Expr, Var
 from speccc.ir.frontends import ModelSource, open_model
 from speccc.ir.graph import Graph
 from speccc.ir.plan import Plan, Role
+from speccc.ir.schedule import Schedules
 from speccc.ir.tile_text import print_plan
 from speccc.kernel_cache import open_kernel_cache
-from speccc.memory_plan import available_memory, check_fits, longest_context, plan_memory
+from speccc.memory_plan import (
+    available_memory,
+    check_fits,
+    longest_context,
+    plan_memory,
+    step_traffic,
+)
 from speccc.pack import pack_weights
 from speccc.passes.graph_pipeline import GRAPH_PASSES, optimize
 from speccc.passes.lower_context import KV_TYPES, MAX_ROWS, RopeTable
@@ -37,6 +44,7 @@ from speccc.runtime.step_spec import SCRATCH, parse_step, seal
 from speccc.runtime.tokenizer import Tokenizer
 from speccc.targets.cpu.built import Built, Signature
 from speccc.targets.cpu.isa import Isa, by_name, runs_here
+from speccc.tuning import Subject, schedules_for, told
 from speccc.user_cache import write_whole
 from speccc.verify_cache import known_or_measured, verify_keys
 from speccc.verify_cost import CONTEXT, VerifyTable, measure
@@ -56,6 +64,8 @@ class CompileOptions:
     drafter: str = "ngram"
     dump: Path | None = None
     measure: bool = True
+    tune_seconds: float = 0.0
+    """Budget for schedules when none are known here; 0 takes those that are known."""
 
 
 @dataclass
@@ -80,10 +90,10 @@ class _Times:
 
 def compile_to(
     path: Path, output: Path, options: CompileOptions, progress: Progress | None = None
-) -> None:
+) -> dict[str, Any]:
     """Compiles a model file or folder into an artifact; nothing is left behind on a failure.
 
-    `progress` is told (stage, done, of how many). InputError for a bad model or option, and when
+    The manifest. `progress` is told (stage, done, of how many). InputError for a bad model or option, and when
     the model would not fit into this machine's memory.
     """
     tell = progress or (lambda what, done, total: None)
@@ -92,6 +102,42 @@ def compile_to(
     if options.dump is not None and options.dump.exists() and not options.dump.is_dir():
         raise InputError("is not a folder; name one with --dump", where=str(options.dump))
     times = _Times()
+    front = _front(path, options, isa, times, tell)
+    schedules = _schedules(front.subject, options, times, tell)
+    tell("build", 0, 1)
+    subject = front.subject
+    built = build_step(
+        subject.plan, subject.arena, subject.bounds, schedules, isa, open_kernel_cache()
+    )
+    if options.dump is not None:
+        _dump(options.dump, built, front.lowered)
+    times.lap("build")
+    tell("build", 1, 1)
+    made = _Made(front, options, isa, schedules, built)
+    cost = _measure(made, times, tell)
+    tell("write", 0, 1)
+    manifest = write_entries(output, _manifest(made, times, cost), made.entries())
+    tell("write", 1, 1)
+    return manifest
+
+
+def tunable(path: Path, options: CompileOptions, progress: Progress | None = None) -> Subject:
+    """A model's step, ready to be tuned. InputError as for `compile_to`."""
+    tell = progress or (lambda what, done, total: None)
+    return _front(path, options, _check(options), _Times(), tell).subject
+
+
+@dataclass(frozen=True)
+class _Front:
+    """A model as a plan with its weights packed, before any code is made."""
+
+    source: ModelSource
+    lowered: Lowered
+    context: int
+    subject: Subject
+
+
+def _front(path: Path, options: CompileOptions, isa: Isa, times: _Times, tell: Progress) -> _Front:
     tell("read", 0, 1)
     source = open_model(path)
     Tokenizer(source.tokenizer, str(path))
@@ -104,37 +150,56 @@ def compile_to(
     arena = PlanMemory(bounds).run(lowered.plan)
     # Scratch is known only from the code, which takes long to make: ask about the rest before it.
     early = Signature((), arena.elements, dict.fromkeys(SCRATCH, 0), ())
-    _check_memory(parse_step(_step(source, lowered, early)), lowered, isa, context)
+    spec = parse_step(_step(source, lowered, early))
+    _check_memory(spec, lowered, isa, context)
     times.lap("lower")
-    tell("build", 0, 1)
-    built = build_step(lowered.plan, arena, bounds, {}, isa, open_kernel_cache())
-    if options.dump is not None:
-        _dump(options.dump, built, lowered)
-    times.lap("build")
-    tell("build", 1, 1)
-    blob, vectors = pack_weights(
-        lowered.weights, source.weights, lambda done, total: tell("pack", done, total)
-    )
+    packed = pack_weights(lowered.weights, source.weights, lambda n, of: tell("pack", n, of))
     times.lap("pack")
-    made = _Made(source, options, isa, lowered, built, blob, vectors, context)
-    cost = _measure(made, times, tell)
-    tell("write", 0, 1)
-    write_entries(output, _manifest(made, times, cost), made.entries())
-    tell("write", 1, 1)
+    most = source.config.context_length
+    subject = Subject(lowered.plan, arena, bounds, isa, options.kv, spec, *packed, most)
+    return _Front(source, lowered, context, subject)
+
+
+def _schedules(
+    subject: Subject, options: CompileOptions, times: _Times, tell: Progress
+) -> Schedules:
+    """What tuning says, if times are to be taken at all."""
+    found: Schedules = {}
+    if options.measure:
+        found = schedules_for(subject, options.tune_seconds, told(tell))
+    times.lap("tune")
+    return found
 
 
 @dataclass(frozen=True)
 class _Made:
     """Everything that goes into the artifact."""
 
-    source: ModelSource
+    front: _Front
     options: CompileOptions
     isa: Isa
-    lowered: Lowered
+    schedules: Schedules
     built: Built
-    blob: npt.NDArray[np.uint8]
-    vectors: npt.NDArray[np.float32]
-    context: int
+
+    @property
+    def source(self) -> ModelSource:
+        """The model."""
+        return self.front.source
+
+    @property
+    def lowered(self) -> Lowered:
+        """Its plan."""
+        return self.front.lowered
+
+    @property
+    def blob(self) -> npt.NDArray[np.uint8]:
+        """Its packed matrices."""
+        return self.front.subject.weights
+
+    @property
+    def vectors(self) -> npt.NDArray[np.float32]:
+        """Its vectors."""
+        return self.front.subject.vectors
 
     @property
     def step(self) -> dict[str, Any]:
@@ -281,12 +346,14 @@ def _manifest(made: _Made, times: _Times, cost: VerifyTable | None) -> dict[str,
         "isa": made.isa.name,
         "machine": platform.machine(),
         "drafter": options.drafter,
-        "context": made.context,
+        "context": made.front.context,
         "kv": {"type": options.kv, "bytes_per_token": 2 * kv.layers * kv.heads * kv.size * element},
         "notes": list(source.notes),
         "report": times.report,
         "pass_times": times.seconds,
+        "schedules": {kernel: asdict(chosen) for kernel, chosen in made.schedules.items()},
         "memory_plan": _memory_plan(made),
+        "traffic": step_traffic(made.lowered.weights, EMBEDDING, HEAD),
         "verify_ms": {} if cost is None else cost.planned,
         "verify_cost": {} if cost is None else cost.document(),
         "step": {**made.step, "seal": seal(made.step, made.built.library)},
@@ -296,7 +363,7 @@ def _manifest(made: _Made, times: _Times, cost: VerifyTable | None) -> dict[str,
 def _memory_plan(made: _Made) -> dict[str, int]:
     """Bytes by use for the default context, and the longest context this machine has room for."""
     spec, weights, threads = parse_step(made.step), made.blob.nbytes + made.vectors.nbytes, cores()
-    plan = plan_memory(spec, weights, made.context, threads)
+    plan = plan_memory(spec, weights, made.front.context, threads)
     table = {**asdict(plan), "total": plan.total}
     out = {"context_tokens": table.pop("context"), **table}
     room = available_memory()

@@ -80,6 +80,16 @@ def schedules_for(subject: Subject, seconds: float, tell: Tell | None = None) ->
     return problem.space.schedules(choice.config if choice is not None else DEFAULT)
 
 
+def tune_here(subject: Subject, seconds: float, tell: Tell | None = None) -> tuple[Problem, Tuned]:
+    """Tunes a step for `seconds`, on top of what is known; the results are kept.
+
+    SpecccError for a cache that cannot be used.
+    """
+    problem = problem_of(subject)
+    with TuneCache(user_cache.folder("tune")) as cache:
+        return problem, tune_step(subject, problem, cache, seconds, tell)
+
+
 def known_choice(problem: Problem, cache: TuneCache) -> Choice | None:
     """The choice of what was measured and checked on this machine; None when nothing was."""
     entries = usable_entries(problem, cache)

@@ -36,7 +36,7 @@ def test_progress_counts_every_stage_to_its_end(tmp_path: Path) -> None:
     path = model_file(SPEC, tmp_path)
     compile_to(path, tmp_path / "o", quick(), lambda *step: told.append(step))
     stages = list(dict.fromkeys(name for name, _, _ in told))
-    assert stages == ["read", "passes", "build", "pack", "write"]
+    assert stages == ["read", "passes", "pack", "build", "write"]
     for stage in stages:
         counts = [(done, total) for name, done, total in told if name == stage]
         assert counts[-1][0] == counts[-1][1] == counts[0][1]
@@ -52,7 +52,7 @@ def test_times_by_pass_are_in_order(tmp_path: Path) -> None:
     assert numbered == sorted(numbered)
     assert len(numbered) == len(driver.GRAPH_PASSES)
     assert list(times)[:2] == ["read", "build graph"]
-    assert list(times)[-3:] == ["lower", "build", "pack"]
+    assert list(times)[-4:] == ["lower", "pack", "tune", "build"]
     assert all(t >= 0 for t in times.values())
 
 

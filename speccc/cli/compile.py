@@ -18,6 +18,7 @@ EPILOG = """\b
 Examples:
   speccc compile model.gguf -o model.speccc
   speccc compile model.gguf -c 4096 --kv i8 --isa avx2 -v
+  speccc compile model.gguf --tune 60
   speccc compile ./hf-folder -o model.speccc --dump stages/
 """
 
@@ -33,6 +34,9 @@ Examples:
               help="Most tokens of context [default: the model's].")  # fmt: skip
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="Number format of the KV cache.")  # fmt: skip
+@click.option("--tune", "tune_seconds", type=click.FloatRange(0, clamp=False), default=10.0,
+              metavar="SECONDS", show_default=True,
+              help="Time to find schedules if none are known here yet; 0 for none.")  # fmt: skip
 @click.option("--dump", metavar="DIR", help="Write the IR after each pass and every kernel there.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the time each pass took.")
 @output.json_option
@@ -44,6 +48,7 @@ def command(
     isa: str,
     context: int | None,
     kv: str,
+    tune_seconds: float,
     dump: str | None,
     verbose: bool,
     as_json: bool,
@@ -55,20 +60,18 @@ def command(
     to = Path(artifact or f"{source.resolve().stem}.speccc")
     artifact_destination(to, source)
     import_tvm_ffi()
-    from speccc.api import compile as compile_model
+    from speccc.driver import CompileOptions, compile_to
 
+    options = CompileOptions(
+        target=target,
+        isa=isa,
+        kv=kv,
+        context=context,
+        dump=None if dump is None else Path(dump),
+        tune_seconds=tune_seconds,
+    )
     with output.progress() as report:
-        done = compile_model(
-            source,
-            target=target,
-            context=context,
-            output=to,
-            progress=report,
-            dump=None if dump is None else Path(dump),
-            isa=isa,
-            kv=kv,
-        )
-    manifest = dict(done.manifest)
+        manifest = compile_to(source, to, options, report)
     if as_json:
         output.print_json({"artifact": str(to), "bytes": to.stat().st_size, "manifest": manifest})
         return
