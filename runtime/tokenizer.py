@@ -25,14 +25,16 @@ class Tokenizer:
         self._where = where
         self._parse_special = _build(spec.json, where)
         self._plain: tokenizers.Tokenizer | None = None
-        style = _decoders(spec.json, where)
+        self._added = self._parse_special.get_added_tokens_decoder()
+        style = _decoders(self._parse_special, where)
         self._byte_level = "ByteLevel" in style
         self._strip = bool(style & {"Strip", "Metaspace"})
         if not style & {"ByteLevel", "ByteFallback", "Metaspace"}:
             raise UnsupportedError(
                 "tokenizer decodes neither by bytes nor by SentencePiece pieces", where=where
             )
-        self._bytes = self._table()
+        self._check_ids()
+        self._bytes: dict[int, bytes] = {}
 
     @property
     def vocab_size(self) -> int:
@@ -81,7 +83,10 @@ class Tokenizer:
         """The exact bytes a token adds to the text; InputError for an id out of range."""
         if not 0 <= token < self.spec.vocab_size:
             raise InputError(f"token id {token} is not below {self.spec.vocab_size}")
-        return self._bytes.get(token, b"")
+        known = self._bytes.get(token)
+        if known is None:
+            known = self._bytes[token] = self._piece(token)
+        return known
 
     def _plain_engine(self) -> tokenizers.Tokenizer:
         """The engine that takes control tokens for text, made when first needed."""
@@ -91,22 +96,29 @@ class Tokenizer:
         return self._plain
 
     def _control(self) -> frozenset[int]:
-        added = self._parse_special.get_added_tokens_decoder()
-        return frozenset(i for i, token in added.items() if token.special)
+        return frozenset(i for i, token in self._added.items() if token.special)
 
-    def _table(self) -> dict[int, bytes]:
-        vocab = self._parse_special.get_vocab(with_added_tokens=True)
-        added = self._parse_special.get_added_tokens_decoder()
-        top = max(vocab.values(), default=-1)
-        if top >= self.spec.vocab_size:
+    def _check_ids(self) -> None:
+        """InputError for a token that the model has no row of."""
+        engine, rows = self._parse_special, self.spec.vocab_size
+        size = engine.get_vocab_size(with_added_tokens=True)
+        near = range(min(rows, 2 * size))  # an artifact may claim any number of rows
+        if sum(engine.id_to_token(i) is not None for i in near) == size:
+            return  # the usual case, without a copy of the vocabulary
+        top = max(engine.get_vocab(with_added_tokens=True).values(), default=-1)
+        if top >= rows:
             raise InputError(
-                f"tokenizer has token id {top}, but the model only {self.spec.vocab_size} rows",
-                where=self._where,
+                f"tokenizer has token id {top}, but the model only {rows} rows", where=self._where
             )
-        piece = _byte_level_piece if self._byte_level else _sentencepiece_piece
-        out = {i: piece(text) for text, i in vocab.items()}
-        out.update({i: token.content.encode() for i, token in added.items()})
-        return out
+
+    def _piece(self, token: int) -> bytes:
+        """The bytes of a token; none for an id that is padding."""
+        text = self._parse_special.id_to_token(token)
+        if text is None:
+            return b""
+        if token in self._added:
+            return self._added[token].content.encode()
+        return _byte_level_piece(text) if self._byte_level else _sentencepiece_piece(text)
 
 
 def _build(document: str, where: str) -> tokenizers.Tokenizer:
@@ -125,8 +137,8 @@ def _build(document: str, where: str) -> tokenizers.Tokenizer:
     return built
 
 
-def _decoders(document: str, where: str) -> frozenset[str]:
-    """The types of all decoders of a tokenizer.json."""
+def _decoders(engine: tokenizers.Tokenizer, where: str) -> frozenset[str]:
+    """The types of all decoders of a tokenizer."""
 
     def walk(node: object) -> Iterator[str]:
         if isinstance(node, dict):
@@ -135,8 +147,8 @@ def _decoders(document: str, where: str) -> frozenset[str]:
                 yield from walk(child)
 
     try:
-        return frozenset(walk(json.loads(document)["decoder"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return frozenset(walk(json.loads(engine.decoder.__getstate__())))
+    except (AttributeError, ValueError, TypeError, RecursionError):
         raise InputError("tokenizer.json names no decoder", where=where) from None
 
 

@@ -21,6 +21,7 @@ from speccc.runtime.devices.cpu import cores
 from speccc.runtime.drafter import Drafter
 from speccc.runtime.generate import Generation, collect
 from speccc.runtime.generate import generate as run_generate
+from speccc.runtime.give_back import give_back
 from speccc.runtime.manifest import DRAFTERS, TARGETS, Facts, read_facts
 from speccc.runtime.ngram import NgramDrafter
 from speccc.runtime.sampling import SamplingParams
@@ -93,6 +94,7 @@ class Model:
         )
         if "chat_template.jinja" in entries.data:
             self.chat_template = ChatTemplate(entries.text("chat_template.jinja"), where)
+        give_back()
 
     def check_machine(self) -> None:
         """UnsupportedError, by name, for code that this machine cannot run; nothing is loaded."""
