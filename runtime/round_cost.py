@@ -3,8 +3,9 @@
 A table made at compile time is off when the context has grown, another program wants the memory,
 or the machine is another one. Each width keeps the logarithms ln(took / table) of its last rounds;
 their lower median is that width's correction. A width that was not seen lately leans on the others
-by nearness, min(w / v, v / w), and on the table. One slow round moves nothing by much: a median
-passes it over, and the first round of a width counts at most `FIRST_TRUST` either way.
+by nearness, min(w / v, v / w), and on the table. A deviation beyond what memory's moods explain is
+taken for another machine's speed and holds for all widths. One slow round moves nothing by much: a
+median passes it over, and the first round of a width counts at most `FIRST_TRUST` either way.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from speccc.runtime.verify_cost import VerifyCost
 
 KEPT = 9
 """Rounds of one width that are remembered: odd, so that the median is one of them."""
-FADE = 0.99
+FADE = 0.998
 """A round's weight after each further round, of any width."""
+WEATHER = 0.5
+"""ln of how far memory may speed up or slow down alone: what is more holds for all widths alike."""
 FIRST_TRUST = 0.5
 """ln of the most that the first round of a width may differ from what was expected of it."""
 FURTHEST = 7.0
@@ -89,6 +92,10 @@ class RoundCost:
             for width, seen in self._seen.items()
         ]
         medians = {width: _lower_median(one.logs) for width, one, _ in seen}
+        if medians:
+            narrow = medians[min(medians)]
+            level = narrow - min(max(narrow, -WEATHER), WEATHER)
+            medians = {width: log - level for width, log in medians.items()}
         weights = {width: weight for width, _, weight in seen}
         now = [
             ms * math.exp(_correction(width, medians, weights))

@@ -43,5 +43,6 @@ class VerifyCost:
         return max(times[right] + slope * (width - widths[right]), floor)
 
 
-FLAT_GUESS = VerifyCost((1, 2), (1.0, 1.03))
-"""Used when nothing was measured: a memory-bound device with a small slope."""
+FLAT_GUESS = VerifyCost((1, 2), (1.0, 1.1))
+"""Used when nothing was measured: a memory-bound device, in no unit; rounds correct it. With a flatter
+guess, a device that is steep would pay for long drafts first."""

@@ -96,7 +96,7 @@ def test_noise_does_not_tilt_the_ratios() -> None:
 
 def test_what_was_seen_long_ago_fades() -> None:
     seen = after([(8, 12.0)] * 9 + [(1, 2.0)] * 10)[7]
-    later = after([(8, 12.0)] * 9 + [(1, 2.0)] * 1000)[7]
+    later = after([(8, 12.0)] * 9 + [(1, 2.0)] * 3000)[7]
     assert seen > 5.0
     assert later == pytest.approx(2.0, rel=0.05)
 
