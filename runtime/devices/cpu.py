@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import mmap
 import os
 import tempfile
 from collections.abc import Sequence
@@ -20,23 +21,37 @@ import numpy.typing as npt
 import tvm_ffi
 
 from speccc.errors import SpecccError
+from speccc.runtime.cores import cores as cores
 
 ALIGN = 64
+PAGES_OF_ITS_OWN = 1 << 20
+"""Bytes from which an array gets pages from the system: they take memory when first touched, while
+the C heap may hand out, and then clear, memory that was freed before."""
 RUNTIME_LIBRARY = "libtvm_runtime.so"
 Array = npt.NDArray[Any]
-
-
-def cores() -> int:
-    """CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Zeros that start on a cache line, as TVM's calling convention asks."""
     count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    if count >= PAGES_OF_ITS_OWN:
+        pages = mmap.mmap(-1, count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(pages, dtype).reshape(shape)
     raw = np.zeros(count + ALIGN, np.uint8)
     skip = -raw.ctypes.data % ALIGN
     return raw[skip : skip + count].view(dtype).reshape(shape)
+
+
+POOL = {"TVM_THREAD_POOL_SPIN_COUNT": "2000", "TVM_BIND_THREADS": "0"}
+"""How the workers of TVM's pool wait and where they run, unless the environment says otherwise.
+
+They spin for about a millisecond after a step, which covers the work between two steps, then
+sleep; TVM's own 300000 turns keep a core busy for 150 ms after each. They are not pinned: two
+processes' pools would be pinned to the same cores, and a core that is busy with something else
+would hold up every phase.
+"""
 
 
 class CpuStep:
@@ -44,8 +59,7 @@ class CpuStep:
 
     def __init__(self, library: Array, symbol: str, arrays: Sequence[Array]) -> None:
         """Loads the library and views the arrays as TVM tensors without copying."""
-        # TVM reads this once, when its pool starts; on few cores it would take only one thread.
-        os.environ.setdefault("TVM_NUM_THREADS", str(cores()))
+        _set_up_pool()
         _load_runtime()
         self._function = _load(library)[symbol]
         self._arrays = list(arrays)
@@ -54,6 +68,12 @@ class CpuStep:
     def __call__(self, sizes: Sequence[int], workers: int) -> None:
         """Runs the step."""
         self._function(*self._tensors, *sizes, workers)
+
+
+def _set_up_pool() -> None:
+    """TVM reads these once, when its pool starts; on few cores it would take only one thread."""
+    for name, value in {"TVM_NUM_THREADS": str(cores()), **POOL}.items():
+        os.environ.setdefault(name, value)
 
 
 def _flat(a: Array) -> Array:
