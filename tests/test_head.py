@@ -169,7 +169,7 @@ MODELS = {
     "f16, untied, kv i8": Spec(Tiny(seed=22, vocab=270, tied=False, layers=1), "f16", "i8"),
     "q4_0": Spec(Tiny(seed=23, vocab=319), "q4_0"),
     "q4_1": Spec(Tiny(seed=24, vocab=272), "q4_1"),
-    "q8_0": Spec(Tiny(seed=25, vocab=259, layers=1), "q8_0"),
+    "q8_0": Spec(Tiny(seed=25, vocab=263, layers=1), "q8_0"),
 }
 
 
