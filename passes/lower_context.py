@@ -16,9 +16,6 @@ from speccc.passes.weight_layout import LayerVar, WeightLayout
 MAX_ROWS = 64
 """Most rows of one step; longer prefills take several."""
 
-BLOCK = 8 * LANES
-"""Positions whose part of an attention is summed by itself: part of the numeric class."""
-
 KV_TYPES: dict[str, DType] = {"f16": F16, "i8": I8, "f32": F32}
 
 
@@ -100,7 +97,7 @@ class Context:
         self.blob = self.buffer("weights", (Var("weight_bytes"),), U8, Role.WEIGHTS)
         self.vectors = self.buffer("vectors", (Var("vector_elements"),), F32, Role.WEIGHTS)
         tiles, panels = Var("tiles"), kv.size // LANES
-        self.tiles, self.blocks = tiles, Var("blocks")
+        self.tiles = tiles
         head = (kv.layers, kv.heads)
         self.k = self.buffer("k_cache", (*head, tiles, kv.size, LANES), kv.dtype, Role.STATE)
         self.v = self.buffer("v_cache", (*head, panels, self.slots, LANES), kv.dtype, Role.STATE)
@@ -141,7 +138,7 @@ class Context:
     @property
     def scalars(self) -> tuple[Var, ...]:
         """Every scalar a kernel may read here."""
-        base = (self.m, self.length, self.slots, self.tiles, self.blocks)
+        base = (self.m, self.length, self.slots, self.tiles)
         sized = (self.blob.shape[0], self.vectors.shape[0])
         loop = () if self.layer is None else (self.layer.var,)
         return (*base, *(s for s in sized if isinstance(s, Var)), *loop)

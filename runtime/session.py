@@ -19,13 +19,11 @@ Picks = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int32]
 Array = npt.NDArray[Any]
 LANES = 16
-BLOCK_TILES = 8
-"""Tiles of 16 slots in a block of positions: attention keeps one partial result a block."""
 
 
 def sizes_of(tiles: int) -> dict[str, int]:
     """The sizes of a call that follow from the number of tiles of 16 slots."""
-    return {"slots": tiles * LANES, "tiles": tiles, "blocks": -(-tiles // BLOCK_TILES)}
+    return {"slots": tiles * LANES, "tiles": tiles}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from speccc.runtime.session import LANES, BufSpec, RopeSpec, StepSpec
 
 MOST = 1 << 40
 HEAD = ("head_first", "head_rows", "head_logits")
-NAMES = ("m", "length", "slots", "tiles", "blocks", "weight_bytes", "vector_elements", *HEAD)
+NAMES = ("m", "length", "slots", "tiles", "weight_bytes", "vector_elements", *HEAD)
 SCRATCH = ("f32", "i8", "i32")
 KV_TYPES = ("f16", "i8", "f32")
 INPUTS = ("tokens", "positions", "depth", "path")
 CACHES = ("k_cache", "v_cache")
 SCALES = ("k_scale", "v_scale")
-_DIMENSIONS = ("m", "slots", "tiles", "blocks")
+_DIMENSIONS = ("m", "slots", "tiles")
 
 
 def seal(step: Mapping[str, Any], library: Any) -> str:
