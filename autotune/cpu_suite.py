@@ -7,14 +7,13 @@ import time
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from speccc.autotune import golden
 from speccc.autotune.cpu_job import PROMPT, WIDTHS, CpuJob
 from speccc.autotune.facts import Facts
 from speccc.autotune.step_space import step_space
 from speccc.errors import InputError
-from speccc.ir.plan import Plan, phases
+from speccc.ir.plan import Array, Plan, phases
 from speccc.ir.schedule import Schedule, Schedules
 from speccc.ir.tile import Kernel
 from speccc.passes.plan_memory import Arena, PlanMemory
@@ -93,7 +92,7 @@ class CpuSuite:
         against itself in wider steps on all: a token's logits do not depend on its company."""
         small = golden.one_layer(self.job.plan)
         code = self._code(small, PlanMemory(self.job.bounds).run(small), {})
-        arrays = {"weights": self.weights, "vectors": self.vectors}
+        arrays: dict[str, Array] = {"weights": self.weights, "vectors": self.vectors}
         reason = golden.differs(small, code, arrays)
         if reason:
             return reason
@@ -162,6 +161,6 @@ def _fitting(room: int) -> list[int]:
     return kept
 
 
-def _tokens(start: int, count: int, vocab: int) -> npt.NDArray[np.int64]:
+def _tokens(start: int, count: int, vocab: int) -> list[int]:
     """Tokens of a fixed, varied text from a position on."""
-    return (np.arange(start, start + count) * 7919 + 13) % vocab
+    return [(place * 7919 + 13) % vocab for place in range(start, start + count)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from speccc.autotune.facts import MOST_FACTS, NAME, Facts, facts
+from speccc.autotune.facts import MOST_FACTS, NAME, Facts
 from speccc.autotune.key import digest
 from speccc.ir.plan import Plan, phases
 from speccc.ir.schedule import Schedule
@@ -28,54 +28,53 @@ class StepSpace:
 
     kernels: Mapping[str, Space]
 
-    def config(self, facts_: Facts, kernel: str) -> Config:
-        """All choices of one kernel: the default's where the configuration says nothing."""
+    def config(self, step: Facts, kernel: str) -> Config:
+        """All choices of one kernel: the default's where the step's configuration says nothing."""
         own = dict(self.kernels[kernel].default())
-        start = f"{kernel}."
-        own.update(
-            {n.removeprefix(start): v for n, v in facts_ if n.startswith(start)}  # type: ignore[misc]
-        )
+        for name, value in step:
+            owner, _, choice = name.rpartition(".")
+            if owner == kernel:
+                own[choice] = value  # type: ignore[assignment]  # a stranger's float: `why_not`
         return own
 
-    def replace(self, facts_: Facts, kernel: str, config: Config) -> Facts:
-        """The configuration with one kernel's choices replaced."""
+    def replace(self, step: Facts, kernel: str, config: Config) -> Facts:
+        """The step's configuration with one kernel's choices replaced."""
         default = self.kernels[kernel].default()
-        kept = {n: v for n, v in facts_ if n.rpartition(".")[0] != kernel}
+        kept = {n: v for n, v in step if n.rpartition(".")[0] != kernel}
         changed = {f"{kernel}.{n}": v for n, v in config.items() if v != default[n]}
         return tuple(sorted({**kept, **changed}.items()))
 
-    def why_not(self, facts_: Facts) -> str | None:
+    def why_not(self, step: Facts) -> str | None:
         """Why a configuration, which may be a stranger's, is not one of this space; else None."""
-        if len(facts_) > MOST_FACTS:
-            return f"{len(facts_)} choices are more than a record holds"
-        for name, _ in facts_:
+        if len(step) > MOST_FACTS:
+            return f"{len(step)} choices are more than a record holds"
+        for name, _ in step:
             if name.rpartition(".")[0] not in self.kernels:
                 return f"the step has no kernel for {name}"
-        for kernel, own in self.kernels.items():
-            config = self.config(facts_, kernel)
-            reason = own.why_not(config)
+        spelled = DEFAULT
+        for kernel, space in self.kernels.items():
+            own = self.config(step, kernel)
+            reason = space.why_not(own)
             if reason is not None:
                 return f"{kernel}: {reason}"
-        spelled = DEFAULT
-        for kernel in self.kernels:
-            spelled = self.replace(spelled, kernel, self.config(facts_, kernel))
-        return None if spelled == facts_ else "it names a default"
+            spelled = self.replace(spelled, kernel, own)
+        return None if spelled == step else "it names a default"
 
-    def moves(self, facts_: Facts, kernel: str) -> Iterator[Facts]:
+    def moves(self, step: Facts, kernel: str) -> Iterator[Facts]:
         """The configurations that differ in one kernel at most, in the order of its space."""
         for config in self.kernels[kernel].enumerate():
-            yield self.replace(facts_, kernel, config)
+            yield self.replace(step, kernel, config)
 
-    def neighbors(self, facts_: Facts) -> Iterator[Facts]:
+    def neighbors(self, step: Facts) -> Iterator[Facts]:
         """The configurations one step of one choice away."""
         for kernel, own in self.kernels.items():
-            for config in own.neighbors(self.config(facts_, kernel)):
-                yield self.replace(facts_, kernel, config)
+            for config in own.neighbors(self.config(step, kernel)):
+                yield self.replace(step, kernel, config)
 
-    def schedules(self, facts_: Facts) -> dict[str, Schedule]:
+    def schedules(self, step: Facts) -> dict[str, Schedule]:
         """What a legal configuration means to the target: the kernels that are not default."""
-        named = dict.fromkeys(name.rpartition(".")[0] for name, _ in facts_)
-        return {kernel: schedule_of(self.config(facts_, kernel)) for kernel in named}
+        named = dict.fromkeys(name.rpartition(".")[0] for name, _ in step)
+        return {kernel: schedule_of(self.config(step, kernel)) for kernel in named}
 
     def fingerprint(self) -> str:
         """SHA-256 in hex over the kernels' spaces."""
@@ -95,8 +94,3 @@ def step_space(plan: Plan, isa: Isa) -> StepSpace:
             clash.add(kernel.name)
         found.setdefault(kernel.name, own)
     return StepSpace({name: own for name, own in found.items() if name not in clash})
-
-
-def config_from(values: Mapping[str, str | int | float | bool]) -> Facts:
-    """A configuration from a mapping in any order. InputError for what no record can hold."""
-    return facts(values, "config")
