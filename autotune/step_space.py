@@ -52,9 +52,9 @@ class StepSpace:
             if name.rpartition(".")[0] not in self.kernels:
                 return f"the step has no kernel for {name}"
         spelled = DEFAULT
-        for kernel, space in self.kernels.items():
+        for kernel, kernel_space in self.kernels.items():
             own = self.config(step, kernel)
-            reason = space.why_not(own)
+            reason = kernel_space.why_not(own)
             if reason is not None:
                 return f"{kernel}: {reason}"
             spelled = self.replace(spelled, kernel, own)
