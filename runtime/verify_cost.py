@@ -44,5 +44,5 @@ class VerifyCost:
 
 
 FLAT_GUESS = VerifyCost((1, 2), (1.0, 1.1))
-"""Used when nothing was measured: a memory-bound device, in no unit; rounds correct it. With a flatter
-guess, a device that is steep would pay for long drafts first."""
+"""Used when nothing was measured: a memory-bound device, in no unit; rounds correct it. With a
+flatter guess, a device that is steep would pay for long drafts first."""

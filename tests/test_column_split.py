@@ -28,10 +28,8 @@ def test_a_dear_width_is_run_as_the_next_one() -> None:
 
 def test_between_the_measured_widths() -> None:
     splits = split_columns({1: 1.0, 8: 1.7, 16: 9.7})
-    assert splits[4] == Split(pytest.approx(1.3), (4,))
-    assert splits[16] == Split(pytest.approx(3.4), (8, 8))
-    assert splits[12].widths == (8, 4)
-    assert splits[12].ms == pytest.approx(3.0)
+    assert [splits[m].widths for m in (4, 12, 16)] == [(4,), (8, 4), (8, 8)]
+    assert [splits[m].ms for m in (4, 12, 16)] == pytest.approx([1.3, 3.0, 3.4])
     assert list(splits) == list(range(1, 17))
 
 
@@ -67,9 +65,7 @@ def test_only_gains_beyond_noise_are_run() -> None:
     table = {1: 1.0, 2: 1.1, 3: 1.2, 4: 1.3, 5: 2.3 / WORTH - 0.01, 6: 9.0}
     splits = split_columns(table)
     assert splits[5].widths == (4, 1)
-    assert worthwhile(splits, table) == {6: Split(2.4, (4, 2))} or set(
-        worthwhile(splits, table)
-    ) == {6}
+    assert set(worthwhile(splits, table)) == {6}
 
 
 def test_nothing_measured_splits_nothing() -> None:
