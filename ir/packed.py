@@ -99,10 +99,14 @@ class PackedMatrix:
         return out.reshape(-1)
 
     def _pack_codes(self, codes: U8Array) -> U8Array:
-        full = np.full((self.panels * PANEL, self.k), self.format.zero_point, np.uint8)
-        full[: self.rows] = codes
-        quads = full.reshape(self.panels, PANEL, self.blocks, 8, 4).transpose(0, 2, 3, 1, 4)
-        flat = np.ascontiguousarray(quads).reshape(self.panels, self.blocks, 8, 4 * PANEL)
+        full = codes
+        if self.rows % PANEL:
+            full = np.full((self.panels * PANEL, self.k), self.format.zero_point, np.uint8)
+            full[: self.rows] = codes
+        # Four codes move as one number, several times as fast as one by one.
+        quads = full.view(np.uint32).reshape(self.panels, PANEL, self.blocks, 8)
+        lanes = np.ascontiguousarray(quads.transpose(0, 2, 3, 1)).view(np.uint8)
+        flat = lanes.reshape(self.panels, self.blocks, 8, 4 * PANEL)
         if self.bits == 4:
             flat = flat[:, :, :4] | (flat[:, :, 4:] << np.uint8(4))
         return flat.reshape(self.panels, self.blocks, self.code_bytes)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from speccc import knobs, user_cache
 from speccc.errors import SpecccError
+from speccc.runtime.cores import cores
+from speccc.targets.cpu.link import linker
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,9 @@ def _package(name: str, *, needed: bool, extra: str = "") -> Check:
 def _cpu() -> list[Check]:
     from speccc.targets.cpu.isa import ISAS, detect, runs_here
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     here = [name for name, isa in ISAS.items() if runs_here(isa)]
     return [
-        Check("cpu", True, f"{cpu_name()}, {cores} cores for this process", needed=True),
+        Check("cpu", True, f"{cpu_name()}, {cores()} cores for this process", needed=True),
         Check("instruction sets", True, f"{', '.join(here)} (auto: {detect().name})", needed=True),
     ]
 
@@ -98,8 +99,8 @@ def _cache() -> list[Check]:
 
 
 def _linker() -> list[Check]:
-    names = [name for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name]
-    found = next((path for path in map(shutil.which, names) if path), None)
+    name = linker()
+    found = name and shutil.which(name)
     return [
         Check("C compiler", True, found, needed=True)
         if found

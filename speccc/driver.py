@@ -93,8 +93,8 @@ def compile_to(
 ) -> dict[str, Any]:
     """Compiles a model file or folder into an artifact; nothing is left behind on a failure.
 
-    The manifest. `progress` is told (stage, done, of how many). InputError for a bad model or option, and when
-    the model would not fit into this machine's memory.
+    Returns the manifest. `progress` is told (stage, done, of how many). InputError for a bad model
+    or option, and when the model would not fit into this machine's memory.
     """
     tell = progress or (lambda what, done, total: None)
     isa = _check(options)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 
 from speccc.ir.frontends import Weight
 from speccc.passes.weight_layout import MatrixSlot, WeightLayout
-from speccc.runtime.devices.cpu import aligned
+from speccc.runtime.devices.cpu import aligned, cores
 
 Report = Callable[[int, int], None]
 
@@ -19,11 +20,16 @@ def pack_weights(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
     """Packed matrices u8 [matrix_bytes] and vectors f32 [vector_elements], on cache lines."""
     blob = aligned((max(layout.matrix_bytes, 64),), np.uint8)
-    for done, slot in enumerate(layout.matrices):
+
+    def pack(slot: MatrixSlot) -> None:
         raw = rows_in_order(slot, weights[slot.name])
         blob[slot.offset : slot.offset + slot.matrix.nbytes] = slot.matrix.pack(raw)
-        if report is not None:
-            report(done + 1, len(layout.matrices))
+
+    # NumPy gives the interpreter's lock back while it copies.
+    with ThreadPoolExecutor(cores()) as pool:
+        for done, _ in enumerate(pool.map(pack, layout.matrices)):
+            if report is not None:
+                report(done + 1, len(layout.matrices))
     vectors = aligned((max(layout.vector_elements, 64),), np.float32)
     for vector in layout.vectors:
         w = weights[vector.name]

@@ -9,6 +9,7 @@ readers. Layout: ggml's docs/gguf.md, versions 2 and 3, little-endian.
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,7 @@ MAX_KEY = 1 << 16
 MAX_NAME = 63  # ggml keeps 64 bytes with the terminator
 MAX_ALIGNMENT = 1 << 20
 MAX_ELEMENTS = 1 << 48
+_LENGTH = struct.Struct("<Q")
 
 _SCALARS: dict[GGUFValueType, np.dtype[np.generic]] = {
     GGUFValueType.UINT8: np.dtype("u1"),
@@ -108,6 +110,24 @@ class _Cursor:
         except UnicodeDecodeError:
             raise self.fail(f"{what} is not valid UTF-8") from None
 
+    def strings(self, count: int, key: str) -> list[str]:
+        """`count` strings in a row: a vocabulary has a hundred thousand."""
+        out: list[str] = []
+        at = self.at
+        try:
+            while len(out) < count:
+                start = at + _LENGTH.size
+                stop = start + _LENGTH.unpack_from(self.bytes, at)[0]
+                if stop > self.end:
+                    break
+                out.append(str(self.bytes[start:stop], "utf-8"))
+                at = stop
+        except (struct.error, UnicodeDecodeError):
+            pass
+        self.at = at
+        # What stopped the loop is read again, to say what is wrong with it.
+        return out + [self.string(MAX_METADATA, f"{key}[{i}]") for i in range(len(out), count)]
+
 
 def read_header(data: Bytes, where: str) -> Header:
     """Scan the header of a whole file (u8); InputError names the field that is wrong."""
@@ -172,7 +192,7 @@ def _array(cursor: _Cursor, key: str) -> Value:
         raise cursor.fail(f"{key} is an array of arrays, which no model needs")
     if item == GGUFValueType.STRING:
         n = cursor.count(MAX_STRINGS, 8, f"the length of {key}")
-        return [cursor.string(MAX_METADATA, f"{key}[{i}]") for i in range(n)]
+        return cursor.strings(n, key)
     n = cursor.count(MAX_METADATA, _SCALARS[item].itemsize, f"the length of {key}")
     values = np.frombuffer(cursor.take(n * _SCALARS[item].itemsize, key), _SCALARS[item])
     if item == GGUFValueType.BOOL:

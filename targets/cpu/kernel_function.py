@@ -31,6 +31,8 @@ ALIGN = 64
 """Elements between scratch buffers: a cache line for every type."""
 PLACEHOLDER = "kernel"
 """The function's name while its content is being named."""
+PREFIX = "p_"
+"""Before a parameter's name: no local variable has it, so none is printed otherwise for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class _Parameters:
 
     def array(self, name: str, dtype: str) -> Node:
         """A pointer parameter, seen as a flat buffer."""
-        element = tir.TVM_NAMES[dtype]
+        element, name = tir.TVM_NAMES[dtype], f"{PREFIX}{name}"
         pointer = tirx.Var(f"{name}_data", PointerType(PrimType(element)))
         # How long it is matters to nobody: indices were checked on the tile program.
         buffer = tirx.decl_buffer((1,), element, name)
@@ -123,7 +125,7 @@ class _Parameters:
 
     def scalar(self, name: str) -> Node:
         """An int64 parameter."""
-        self.params.append(tirx.Var(name, "int64"))
+        self.params.append(tirx.Var(f"{PREFIX}{name}", "int64"))
         return self.params[-1]
 
     def function(self, body: Iterable[Node]) -> tirx.PrimFunc:

@@ -71,6 +71,7 @@ def build_objects(
         made[key] = data = build_object(isa, missing[key])
         store.put(key, data)
 
+    tvm_target(isa)  # sets LLVM up, which is not for two threads at once
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         list(pool.map(build, order))
     return [data for key in keys if (data := made[key]) is not None]
