@@ -59,10 +59,12 @@ class Entries:
             raise InputError(f"entry {name} is not UTF-8", where=str(self.path)) from e
 
 
-def write_entries(path: Path, manifest: dict[str, Any], data: Mapping[str, bytes | Bytes]) -> None:
+def write_entries(
+    path: Path, manifest: dict[str, Any], data: Mapping[str, bytes | Bytes]
+) -> dict[str, Any]:
     """Writes an artifact under another name beside `path`, then renames it: all of it or nothing.
 
-    InputError when the folder cannot be written or is full.
+    Returns the manifest as written. InputError when the folder cannot be written or is full.
     """
     sealed = {
         **manifest,
@@ -79,6 +81,7 @@ def write_entries(path: Path, manifest: dict[str, Any], data: Mapping[str, bytes
                 _add(out, name, raw)
     except OSError as e:
         raise InputError(f"cannot be written ({e.strerror or e})", where=str(path)) from e
+    return sealed
 
 
 @contextmanager
