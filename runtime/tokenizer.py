@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import tokenizers
 
@@ -21,7 +22,8 @@ class Tokenizer:
     """
 
     def __init__(self, spec: TokenizerSpec, where: str = "tokenizer") -> None:
-        self.spec = spec
+        # Without its document: the engine can write that again, and it is megabytes.
+        self.spec = replace(spec, json="")
         self._where = where
         self._parse_special = _build(spec.json, where)
         self._plain: tokenizers.Tokenizer | None = None
@@ -91,7 +93,7 @@ class Tokenizer:
     def _plain_engine(self) -> tokenizers.Tokenizer:
         """The engine that takes control tokens for text, made when first needed."""
         if self._plain is None:
-            self._plain = _build(self.spec.json, self._where)
+            self._plain = _build(self._parse_special.to_str(), self._where)
             self._plain.encode_special_tokens = True
         return self._plain
 

@@ -86,8 +86,7 @@ class Model:
         self.manifest: Mapping[str, Any] = entries.manifest
         self.path = entries.path
         self._spec: StepSpec = read_step(entries)
-        raw = bytes(_entry(entries, "tokenizer.json"))
-        self.tokenizer = Tokenizer(TokenizerSpec.from_bytes(raw, where), where)
+        self.tokenizer = _tokenizer(entries, where)
         self.chat_template: ChatTemplate | None = None
         self._facts: Facts = read_facts(
             entries.manifest, self._spec, self.tokenizer.vocab_size, where
@@ -203,6 +202,12 @@ class Model:
     def _controller(self) -> AdaptiveController:
         times = self._facts.verify_ms
         return AdaptiveController(VerifyCost.from_table(times)) if times else AdaptiveController()
+
+
+def _tokenizer(entries: Entries, where: str) -> Tokenizer:
+    """Apart, so that its megabytes of text are freed before memory is given back."""
+    raw = bytes(_entry(entries, "tokenizer.json"))
+    return Tokenizer(TokenizerSpec.from_bytes(raw, where), where)
 
 
 def _entry(entries: Entries, name: str) -> Any:
