@@ -55,6 +55,11 @@ def print_kernel(kernel: Kernel) -> str:
     return "\n".join([*_kernel(kernel, _Text(), 0), ""])
 
 
+def print_expr(e: Expr | int) -> str:
+    """One expression by itself."""
+    return _Text().expr(e)
+
+
 def headline(s: Stmt) -> str:
     """A statement in a few words, for error messages: what it is and what it is about."""
     about = next((getattr(s, f) for f in ("dst", "acc", "buf", "var") if hasattr(s, f)), None)

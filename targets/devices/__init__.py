@@ -1,0 +1,60 @@
+"""Device profiles: what each GPU can do, every figure with its source."""
+
+from __future__ import annotations
+
+import difflib
+
+from speccc.errors import UnsupportedError
+from speccc.targets.devices import amd, apple, intel, lavapipe, nvidia
+from speccc.targets.devices.profile import Arch, Device, Profile
+
+DEFAULTS = {
+    "cuda": "sm_90",
+    "rocm": "gfx1100",
+    "vulkan": "lavapipe",
+    "sycl": "bmg",
+    "metal": "m4",
+}
+"""What a bare backend's name stands for."""
+
+ARCHS: dict[str, Arch] = {
+    str(a): a for vendor in (nvidia, amd, intel, apple, lavapipe) for a in vendor.ARCHS
+}
+DEVICES: dict[str, Device] = {
+    d.name: d for vendor in (nvidia, amd, intel, apple, lavapipe) for d in vendor.DEVICES
+}
+
+
+def _table() -> dict[str, Profile]:
+    table = {name: Profile(arch) for name, arch in ARCHS.items()}
+    for device in DEVICES.values():
+        for arch in device.archs:
+            made = Profile(ARCHS[arch], device)
+            # lavapipe is a product and an architecture of one name: the figures belong to both.
+            table[made.name] = made
+    return table
+
+
+PROFILES: dict[str, Profile] = _table()
+
+
+def profile_names() -> tuple[str, ...]:
+    """Every name, by backend, architectures before products."""
+    order = list(DEFAULTS)
+    return tuple(sorted(PROFILES, key=lambda n: order.index(PROFILES[n].backend)))
+
+
+def profile(name: str) -> Profile:
+    """The profile of a target's name. UnsupportedError says what is close, or what there is."""
+    if name in DEFAULTS:
+        name = f"{name}:{DEFAULTS[name]}"
+    if name in PROFILES:
+        return PROFILES[name]
+    backend = name.partition(":")[0]
+    if backend not in DEFAULTS:
+        known = ", ".join(DEFAULTS)
+        raise UnsupportedError(f"is no target; backends are {known}", where=f"--target {name}")
+    near = difflib.get_close_matches(name, PROFILES, n=1)
+    here = ", ".join(n for n in profile_names() if n.startswith(f"{backend}:"))
+    hint = f"did you mean {near[0]}?" if near else f"choose one of {here}"
+    raise UnsupportedError(f"no such device; {hint}", where=f"--target {name}")
