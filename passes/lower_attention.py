@@ -217,10 +217,25 @@ def _maximum(s: _Softmax) -> list[Stmt]:
 
 
 def _powers(s: _Softmax) -> list[Stmt]:
-    """Powers of the prefix in place, of the tail in its tile; zeros in every slot of this step."""
-    ctx, t, d, z = s.p.ctx, Var("t"), Var("d"), Var("z")
+    """Powers of the prefix in place, of the tail in its tile; zeros in every slot of this step.
+
+    On the way part[l] becomes the sum of the powers at positions l, l + 16, .. of whole vectors.
+    """
+    ctx, t, d, z, y = s.p.ctx, Var("t"), Var("d"), Var("z"), Var("y")
+    whole, all_ = ex.idiv(ctx.length, LANES), ex.idiv(_up(ctx.length), LANES)
+
+    def powers(block: Expr) -> Map:
+        j = Var("j")
+        at = ex.add(ex.mul(block, LANES), j)
+        return Map(s.p.scores, s.index(at), (Axis(j, LANES),), s.power(s.score(at)))
+
+    lane, u = Var("l"), Var("u")
+    block = s.score(ex.add(ex.mul(t, LANES), lane))
+    add_block = Map(s.part, (lane,), (Axis(lane, LANES),), ex.add(Load(s.part, (lane,)), block))
     return [
-        Map(s.p.scores, s.index(t), (Axis(t, _up(ctx.length)),), s.power(s.score(t))),
+        Map(s.part, (y,), (Axis(y, LANES),), ex.lit(0.0, F32)),
+        For(t, 0, whole, (powers(t), add_block)),
+        For(u, whole, all_, (powers(u),)),
         Map(s.tail, (d,), (Axis(d, _up(s.depths)),), s.power(Load(s.tail, (d,)))),
         Map(
             s.p.scores,
@@ -237,20 +252,16 @@ def _up(n: Expr) -> Expr:
 
 
 def _sum_by_position(s: _Softmax) -> list[Stmt]:
-    """part[l] = sum of the powers at positions l, l + 16, .. of the row's own text, in order."""
+    """part[l] takes in the powers after the whole vectors, in order of position."""
     length = s.p.ctx.length
-    t, at, d, lane, z = Var("t"), Var("s"), Var("d"), Var("l"), Var("z")
+    at, d = Var("s"), Var("d")
     whole = ex.idiv(length, LANES)
 
     def add_at(position: Expr, value: Expr) -> Map:
         index = ex.mod(position, LANES)
         return Map(s.part, (index,), (), ex.add(Load(s.part, (index,)), value))
 
-    block = s.score(ex.add(ex.mul(t, LANES), lane))
-    add_block = Map(s.part, (lane,), (Axis(lane, LANES),), ex.add(Load(s.part, (lane,)), block))
     return [
-        Map(s.part, (z,), (Axis(z, LANES),), ex.lit(0.0, F32)),
-        For(t, 0, whole, (add_block,)),
         For(at, ex.mul(whole, LANES), length, (add_at(at, s.score(at)),)),
         For(d, 0, s.depths, (add_at(ex.add(length, d), Load(s.tail, (d,))),)),
     ]
