@@ -35,6 +35,10 @@ class OutOfTime(Exception):
     """The budget ended before the candidate did: nothing is known about it."""
 
 
+class DefaultFails(SpecccError):
+    """The untuned default is wrong or does not run: there is nothing to tune, nor to use."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds a phase may take. `start` is the default: loading, building, the golden model."""
@@ -91,7 +95,7 @@ class Worker:
     def measure(self, config: Facts, *, seconds: float, deadline: float) -> Measured:
         """Builds, checks and races one configuration for about `seconds`.
 
-        OutOfTime at `deadline` (of the clock). SpecccError when not even the default works.
+        OutOfTime at `deadline` (of the clock). DefaultFails when not even the default works.
         """
         process = self._running()
         request = {
@@ -187,7 +191,7 @@ class Worker:
         self.close()
         message = f"{phase} took longer than {getattr(self._limits, phase):g} s"
         if phase == "start":
-            raise SpecccError(f"tuning: the untuned default does not work: {message}")
+            raise DefaultFails(f"tuning: the untuned default does not work: {message}")
         return Measured(Outcome.TIMEOUT, compile_s=spent, message=message)
 
     def _died(self, process: subprocess.Popen[bytes], phase: str, spent: float) -> Measured:
@@ -198,7 +202,7 @@ class Worker:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         message = f"the worker ended in {phase} by {how}"
         if phase == "start":
-            raise SpecccError(f"tuning: the untuned default does not work: {message} {tail}")
+            raise DefaultFails(f"tuning: the untuned default does not work: {message} {tail}")
         return Measured(DIED_IN[phase], compile_s=spent, message=_short(f"{message} {tail}"))
 
     def _last_words(self) -> str:
@@ -213,7 +217,7 @@ class Worker:
 def _measured(message: Mapping[str, Any], phase: str) -> Measured:
     outcome = Outcome(message["outcome"])
     if outcome is not Outcome.OK and phase == "start":
-        raise SpecccError(f"tuning: {message['message']}")
+        raise DefaultFails(f"tuning: {message['message']}")
     return Measured(
         outcome,
         {int(m): tuple(samples) for m, samples in message.get("ms", {}).items()},

@@ -163,7 +163,7 @@ def tune(
 ) -> Tuned:
     """Tunes for `budget` seconds and returns the choice of all that is known by then.
 
-    SpecccError when not even the untuned default works.
+    DefaultFails when not even the untuned default works.
     """
     return _Session(problem, cache, tell or (lambda p: None), clock, budget).run(measurer)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from speccc.autotune.cache import TuneCache, warn
 from speccc.autotune.cpu_job import CONTEXT, PROMPT, SUITE, WIDTHS, CpuJob
 from speccc.autotune.host import host_device
 from speccc.autotune.key import TuneKey, make_key
-from speccc.autotune.measure import Worker
+from speccc.autotune.measure import DefaultFails, Worker
 from speccc.autotune.prior import step_prior
 from speccc.autotune.step_space import DEFAULT, step_space
 from speccc.autotune.tuner import Problem, Tell, Tuned, tune, usable_entries
@@ -39,6 +40,8 @@ from speccc.targets.cpu.isa import Isa, runs_here
 
 NUMERIC_CLASS = "blocks of 32 along k in order, f32 fma, sums of 16 lanes, kv tiles of 16"
 """What no schedule may change; the same words as in `docs/architecture.md`."""
+WEIGHTS = "weights-"
+"""How folders with weights for workers begin; the number of the process that made them follows."""
 TOOLS = ("apache-tvm", "numpy")
 
 
@@ -60,8 +63,8 @@ class Subject:
 def schedules_for(subject: Subject, seconds: float, tell: Tell | None = None) -> Schedules:
     """The best schedules known for a step on this machine; none for code of another one.
 
-    When nothing is known yet, `seconds` are spent on tuning; 0 only looks. A cache that cannot be
-    used is a notice, not an error.
+    When nothing is known yet, `seconds` are spent on tuning; 0 only looks. What keeps a cache or
+    a disk from being used is a notice, not an error. DefaultFails when the step itself is wrong.
     """
     if not runs_here(subject.isa):
         return {}
@@ -69,21 +72,22 @@ def schedules_for(subject: Subject, seconds: float, tell: Tell | None = None) ->
     if not problem.space.kernels:
         return {}
     try:
-        opened = TuneCache(user_cache.folder("tune"))
+        with TuneCache(user_cache.folder("tune")) as cache:
+            choice = known_choice(problem, cache)
+            if choice is None and seconds > 0:
+                choice = tune_step(subject, problem, cache, seconds, tell).choice
+    except DefaultFails:
+        raise
     except SpecccError as error:
         warn(f"not tuned: {error}")
         return {}
-    with opened as cache:
-        choice = known_choice(problem, cache)
-        if choice is None and seconds > 0:
-            choice = tune_step(subject, problem, cache, seconds, tell).choice
     return problem.space.schedules(choice.config if choice is not None else DEFAULT)
 
 
 def tune_here(subject: Subject, seconds: float, tell: Tell | None = None) -> tuple[Problem, Tuned]:
     """Tunes a step for `seconds`, on top of what is known; the results are kept.
 
-    SpecccError for a cache that cannot be used.
+    SpecccError for a cache that cannot be used, DefaultFails as `tune_step`.
     """
     problem = problem_of(subject)
     with TuneCache(user_cache.folder("tune")) as cache:
@@ -102,7 +106,7 @@ def tune_step(
 ) -> Tuned:
     """Tunes for `seconds`, in a process of its own.
 
-    SpecccError when the untuned step itself is wrong or does not run.
+    DefaultFails when the untuned step itself is wrong or does not run.
     """
     # Records are of one plan, renderer and compiler: that default was compared with the golden
     # model when the first of them was made.
@@ -147,7 +151,8 @@ def job_of(subject: Subject, base: Path) -> Iterator[CpuJob]:
     need = subject.weights.nbytes + subject.vectors.nbytes
     if shutil.disk_usage(base).free < 2 * need:
         raise SpecccError(f"tuning needs {2 * need} bytes of free disk space", where=str(base))
-    with tempfile.TemporaryDirectory(prefix="weights-", dir=base) as name:
+    _sweep(base)
+    with tempfile.TemporaryDirectory(prefix=f"{WEIGHTS}{os.getpid()}-", dir=base) as name:
         folder = Path(name)
         subject.weights.tofile(folder / "weights")
         subject.vectors.tofile(folder / "vectors")
@@ -163,6 +168,24 @@ def job_of(subject: Subject, base: Path) -> Iterator[CpuJob]:
             threads=cores(),
             objects=open_kernel_cache(),
         )
+
+
+def _sweep(base: Path) -> None:
+    """Removes the files of tunings that were killed: those of processes that are no more."""
+    for folder in base.glob(f"{WEIGHTS}*-*"):
+        pid = folder.name.removeprefix(WEIGHTS).partition("-")[0]
+        if pid.isdigit() and not _alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's, say
+        return True
+    return True
 
 
 Report = Callable[[str, int, int], None]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +20,7 @@ from speccc import tuning, user_cache
 from speccc.autotune.cache import TuneCache
 from speccc.autotune.cache_export import json_lines
 from speccc.autotune.facts import Facts, facts
-from speccc.autotune.measure import Measured, OutOfTime
+from speccc.autotune.measure import DefaultFails, Measured, OutOfTime
 from speccc.autotune.record import Outcome
 from speccc.autotune.step_space import DEFAULT
 from speccc.cli.group import BAD_INPUT, FAILED, OK, cli, run
@@ -26,7 +30,7 @@ from speccc.ir.schedule import Schedule
 from speccc.runtime.artifact_file import read_entries
 from speccc.targets.cpu.isa import ISAS, runs_here
 from speccc.targets.cpu.object_store import MemoryObjects
-from speccc.tuning import Subject, problem_of, schedules_for
+from speccc.tuning import Subject, job_of, problem_of, schedules_for
 
 TINY = Tiny(hidden=64, ffn=128, layers=2)
 FAST = facts({"ffn_gate_up.unroll": 2})
@@ -132,6 +136,34 @@ def test_an_imported_winner_is_no_schedule_before_it_was_checked_here(
     assert FakeWorker.made[-1].golden
 
 
+def test_weights_of_killed_tunings_are_removed(subject: Subject, tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    names = {f"weights-{gone.pid}-a": False, f"weights-{os.getpid()}-b": True, "weights-c-d": True}
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_bytes(b"w")
+    with job_of(subject, tmp_path) as job:
+        assert job.weights.stat().st_size == subject.weights.nbytes
+        assert {name: (tmp_path / name).exists() for name in names} == names
+    assert not job.weights.exists()
+
+
+def test_a_full_disk_is_said_before_it_is_filled(
+    subject: Subject,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(tuning.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(SpecccError, match="free disk space"), job_of(subject, tmp_path):
+        pass
+    # To a compilation it is no more than a notice.
+    assert schedules_for(subject, 5.0) == {}
+    assert "not tuned" in capsys.readouterr().err
+
+
 def test_the_key_says_all_that_a_time_depends_on(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,10 +235,13 @@ def test_a_step_that_is_wrong_is_an_error_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def lie(*args: object, **kwargs: object) -> Measured:
-        raise SpecccError("tuning: the untuned default is wrong: logits differ")
+        raise DefaultFails("tuning: the untuned default is wrong: logits differ")
 
     monkeypatch.setattr(FakeWorker, "measure", lie)
     path = str(tiny_llama(tmp_path, fmt="q4_1", tiny=TINY))
+    # Nor is it compiled as if nothing were wrong.
+    assert run(["compile", path, "-o", str(tmp_path / "x.speccc"), "--tune", "5"]) == FAILED
+    assert capsys.readouterr().err.strip().endswith("untuned default is wrong: logits differ")
     assert run(["tune", path, "--budget", "5"]) == FAILED
     assert capsys.readouterr().err.strip().endswith("untuned default is wrong: logits differ")
 
