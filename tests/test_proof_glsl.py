@@ -33,9 +33,10 @@ from speccc.ir.interp_tile import run_kernel
 from speccc.ir.packed import PANEL, PackedMatrix
 from speccc.ir.tile import Buf, Stmt
 from speccc.ir.types import F16, F32
+from speccc.targets.clike.writer import Writer
 from speccc.targets.glsl_build import compile_glsl, disassemble_spirv
+from speccc.targets.vulkan.glsl import glsl
 from speccc.targets.vulkan.glsl_prelude import Fma, prelude
-from speccc.targets.vulkan.glsl_text import Writer
 from speccc.targets.vulkan.render import render_shader
 
 K, N = 96, 32
@@ -203,7 +204,7 @@ def test_the_preludes_functions_are_the_irs_own(home: VulkanHome, worker: Vulkan
     a[100:104] = 65504, 65519, -65520, 1 + 2.0**-11
     x = np.stack([a, b, c], axis=1)
     out = Writer()
-    prelude(out, Fma.PAIRS)
+    prelude(out, Fma.PAIRS, glsl(Fma.PAIRS))
     spirv = compile_glsl(PROBE.format(prelude=out.text()), home.tools)
     _, y = worker.run(spirv, [x, np.zeros((256, 3), np.float32)], (256 // 8, 1, 1))
     with np.errstate(over="ignore", invalid="ignore"):

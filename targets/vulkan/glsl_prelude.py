@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import Enum
 
 from speccc.errors import UnsupportedError
-from speccc.ir.interp_expr import EXP, F16_MAX
 from speccc.ir.types import BF16, F16, F32, DType
-from speccc.targets.vulkan.glsl_expr import literal
-from speccc.targets.vulkan.glsl_text import Writer
+from speccc.targets.clike.dialect import Dialect
+from speccc.targets.clike.prelude import write_exp, write_half
+from speccc.targets.clike.writer import Writer
 
 
 class Fma(Enum):
@@ -90,46 +90,10 @@ float fma_ir(float a, float b, float c) {
 FMA_TEXT = {Fma.DEVICE: DEVICE_FMA, Fma.PAIRS: PAIRS_FMA}
 
 
-def prelude(out: Writer, fma: Fma) -> None:
+def prelude(out: Writer, fma: Fma, dialect: Dialect) -> None:
     """The functions every kernel may call: a fused multiply-add, e^x, the value of a half."""
-    for line in FMA_TEXT[fma].splitlines():
-        out.line(line)
+    out.lines(FMA_TEXT[fma])
     out.line()
-    _exp(out)
+    write_exp(out, dialect)
     out.line()
-    _half(out)
-
-
-def _exp(out: Writer) -> None:
-    def f(value: float) -> str:
-        return literal(value, F32)
-
-    out.line("// e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.")
-    with out.block("float exp_ir(float x)"):
-        out.line(f"precise float held = max(min(x, {f(EXP.high)}), {f(EXP.low)});")
-        out.line(f"precise float whole = roundEven(held * {f(EXP.log2e)});")
-        out.line(f"precise float r = fma_ir(whole, {f(-EXP.ln2_hi)}, held);")
-        out.line(f"r = fma_ir(whole, {f(-EXP.ln2_lo)}, r);")
-        out.line(f"precise float p = {f(EXP.poly[0])};")
-        for c in EXP.poly[1:]:
-            out.line(f"p = fma_ir(p, r, {f(c)});")
-        out.line("precise float scaled = p * intBitsToFloat((int(whole) + 127) << 23);")
-        out.line(f"return x < {f(EXP.low)} ? 0.0 : scaled;")
-
-
-def _half(out: Writer) -> None:
-    out.line("// Exact for the smallest halves too, which a device may flush to zero.")
-    with out.block("float half_value(uint bits)"):
-        out.line("float small = float(bits & 0x3ffu) * 5.9604644775390625e-08;")
-        out.line("float large = unpackHalf2x16(bits & 0x7fffu).x;")
-        out.line("float magnitude = (bits & 0x7c00u) == 0u ? small : large;")
-        out.line("return (bits & 0x8000u) == 0u ? magnitude : -magnitude;")
-    out.line()
-    out.line("// The nearest half (ties to even), no larger than the largest, as a float.")
-    with out.block("float half_round(float x)"):
-        out.line(f"float size = min(abs(x), {literal(F16_MAX, F32)});")
-        out.line("uint bits = floatBitsToUint(size);")
-        out.line("bits = (bits + 0xfffu + ((bits >> 13) & 1u)) & ~0x1fffu;")
-        out.line("precise float tiny = (size + 0.5) - 0.5;  // floats near 0.5 lie 2^-24 apart")
-        out.line("float nearest = size < 6.103515625e-05 ? tiny : uintBitsToFloat(bits);")
-        out.line("return floatBitsToInt(x) < 0 ? -nearest : nearest;")
+    write_half(out, dialect)

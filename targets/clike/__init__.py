@@ -1,0 +1,1 @@
+"""Fragment-level kernels as text of a C-like language: one writer, a dialect for each language."""

@@ -1,0 +1,177 @@
+"""GLSL as a dialect: Vulkan compute with GL_KHR_cooperative_matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from speccc.ir.expr import Fn, LoadBytes
+from speccc.ir.fragment import FragLoad, Fragment, FragMma, FragStore, FragZero, Role
+from speccc.targets.clike.dialect import Dialect
+from speccc.targets.clike.expr import Exprs
+from speccc.targets.clike.render import SIDES, Renderer
+from speccc.targets.vulkan.glsl_prelude import Fma, byte_reader, prelude
+
+TYPES = {
+    "f32": "float",
+    "f16": "float16_t",
+    "bf16": "uint16_t",
+    "i8": "int8_t",
+    "u8": "uint8_t",
+    "i32": "int",
+    "u32": "uint",
+    "index": "int",
+    "bool": "bool",
+}
+CALLS = {
+    Fn.MIN: "min",
+    Fn.MAX: "max",
+    Fn.FMA: "fma_ir",
+    Fn.ABS: "abs",
+    Fn.RINT: "roundEven",
+    Fn.SQRT: "sqrt",
+    Fn.EXP: "exp_ir",
+}
+BITCASTS = {
+    ("f32", "i32"): "floatBitsToInt",
+    ("f32", "u32"): "floatBitsToUint",
+    ("i32", "f32"): "intBitsToFloat",
+    ("u32", "f32"): "uintBitsToFloat",
+    ("i32", "u32"): "uint",
+    ("u32", "i32"): "int",
+    ("i8", "u8"): "uint8_t",
+    ("u8", "i8"): "int8_t",
+}
+# Words of GLSL that a model's or a pass's name may collide with, and names of the prelude.
+_WORDS = """
+    in out inout uniform buffer shared const if else for while do return break continue discard
+    switch case default struct void bool int uint float double vec2 vec3 vec4 mat2 mat3 mat4
+    layout precise precision highp mediump lowp flat smooth sample patch centroid coherent volatile
+    restrict readonly writeonly attribute varying common partition active filter input output
+    half fixed unsigned superp goto long short asm class union enum typedef template this resource
+    min max abs exp fma sqrt round select mix step length row packed image texture main true false
+    two_sum two_product barrier
+"""
+EXTENSIONS = (
+    "GL_KHR_cooperative_matrix",
+    "GL_KHR_memory_scope_semantics",
+    "GL_KHR_shader_subgroup_basic",
+    "GL_EXT_shader_explicit_arithmetic_types",
+    "GL_EXT_shader_8bit_storage",
+    "GL_EXT_shader_16bit_storage",
+)
+USES = {
+    Role.A: "gl_MatrixUseA",
+    Role.B: "gl_MatrixUseB",
+    Role.C: "gl_MatrixUseAccumulator",
+}
+BARRIER = (
+    "controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, "
+    "gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);"
+)
+
+
+def _reader(r: Exprs, e: LoadBytes, at: str) -> str:
+    """A buffer cannot be passed to a function, so each has a reader of its own."""
+    key = (e.buf, e.dtype)
+    if key not in r.readers:
+        r.readers[key] = r.names.fresh_global(f"{r.buffer(e.buf)}_{e.dtype.name}_at")
+    return f"{r.readers[key]}({at})"
+
+
+def _entry(r: Renderer) -> str:
+    r.entry = "main"
+    return "void main()"
+
+
+def _opening(r: Renderer) -> None:
+    r.out.line("const int invocation = int(gl_LocalInvocationIndex);")
+    r.out.line("const int workgroup = int(gl_WorkGroupID.x);")
+    r.out.line("const int workgroups = int(gl_NumWorkGroups.x);")
+
+
+def _declarations(r: Renderer, fma: Fma) -> None:
+    out = r.out
+    for name in EXTENSIONS:
+        out.line(f"#extension {name} : require")
+    out.line()
+    out.line(f"layout(local_size_x = {r.kernel.group.invocations}) in;")
+    r.constants()
+    out.line()
+    _interface(r)
+    out.line()
+    prelude(out, fma, r.dialect)
+    for (buf, dtype), name in r.exprs.readers.items():
+        out.line()
+        byte_reader(r.exprs.buffer(buf), name, dtype, out)
+    out.line()
+
+
+def _interface(r: Renderer) -> None:
+    for n, buf in enumerate(r.buffers):
+        name, kind = r.exprs.buffer(buf), r.exprs.type(buf.dtype)
+        block = r.names.fresh(f"{name}_block")
+        access = "" if r.written(buf) else "readonly "
+        at = f"layout(set = 0, binding = {n}, std430)"
+        r.out.line(f"{at} {access}buffer {block} {{ {kind} {name}[]; }};")
+    if r.kernel.scalars:
+        fields = " ".join(f"int {r.exprs.variable(v)};" for v in r.kernel.scalars)
+        r.out.line(f"layout(push_constant) uniform Sizes {{ {fields} }};")
+    for buf in r.shared:
+        kind, size = r.exprs.type(buf.dtype), r.exprs.size(buf)
+        r.out.line(f"shared {kind} {r.exprs.buffer(buf)}[{size}];")
+
+
+def _coopmat(r: Renderer, frag: Fragment) -> str:
+    rows, cols = SIDES[frag.role]
+    kind = r.exprs.type(frag.shape.dtype(frag.role))
+    return f"coopmat<{kind}, gl_ScopeSubgroup, {rows}, {cols}, {USES[frag.role]}>"
+
+
+def _zero(r: Renderer, s: FragZero) -> None:
+    r.out.line(f"{r.fragment(s.frag)} = {_coopmat(r, s.frag)}(0);")
+
+
+def _memory(call: str) -> Callable[[Renderer, FragLoad | FragStore], None]:
+    def write(r: Renderer, s: FragLoad | FragStore) -> None:
+        at, stride = r.exprs.position(s.buf, s.at), r.exprs.bound(s.buf.shape[1])
+        layout = f"gl_CooperativeMatrixLayout{'Column' if s.transposed else 'Row'}Major"
+        frag, buf = r.fragment(s.frag), r.exprs.buffer(s.buf)
+        r.out.line(f"{call}({frag}, {buf}, {at}, {stride}, {layout});")
+
+    return write
+
+
+def _multiply(r: Renderer, s: FragMma) -> None:
+    acc, a, b = (r.fragment(f) for f in (s.acc, s.a, s.b))
+    r.out.line(f"{acc} = coopMatMulAdd({a}, {b}, {acc});")
+
+
+def glsl(fma: Fma) -> Dialect:
+    """The dialect, with a fused multiply-add for the device at hand."""
+    return Dialect(
+        name="vulkan",
+        title="Vulkan",
+        first="#version 450\n",
+        reserved=frozenset(_WORDS.split()),
+        types=TYPES,
+        calls=CALLS,
+        bitcasts=BITCASTS,
+        float_suffix="",
+        exact="precise ",
+        constant="const int",
+        function="",
+        subgroup="int(gl_SubgroupID)",
+        barrier=BARRIER,
+        half="unpackHalf2x16({}).x",
+        reader=_reader,
+        fragment=_coopmat,
+        declarations=lambda r: _declarations(r, fma),
+        entry=_entry,
+        opening=_opening,
+        statements={
+            FragZero: _zero,
+            FragLoad: _memory("coopMatLoad"),
+            FragStore: _memory("coopMatStore"),
+            FragMma: _multiply,
+        },
+    )
