@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from speccc.build_step import build_step
 from speccc.errors import InputError, UnsupportedError
-from speccc.ir.build_llama import EMBEDDING, HEAD, build_llama, weight_types
+from speccc.ir.build_llama import build_llama, weight_types
 from speccc.ir.expr import Expr, Var
-from speccc.ir.frontends import ModelSource, open_model
+from speccc.ir.frontends import EMBEDDING, HEAD, ModelSource, open_model
 from speccc.ir.graph import Graph
 from speccc.ir.plan import Plan, Role
 from speccc.ir.schedule import Schedules

@@ -14,11 +14,15 @@ from models import Tiny, tiny_llama
 from speccc.bench.client import Client
 from speccc.bench.float32 import Float32Session
 from speccc.bench.measure import Settings, measure
+from speccc.bench.memory import peak_memory
 from speccc.bench.quality import compare, log_softmax, measure_quality
+from speccc.bench.roofline import read_traffic
 from speccc.bench.tasks import Task
 from speccc.bench.text import bench_text
+from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError, SpecccError
 from speccc.ir.frontends import open_model
+from speccc.runtime.artifact_file import read_entries
 from speccc.runtime.tokenizer import Tokenizer
 
 TASKS = (Task("one", "One", "x", 8), Task("two", "Two", "y", 8))
@@ -77,6 +81,7 @@ def test_medians_over_alternating_rounds() -> None:
     first, second = measure([ours, theirs], range(64), SETTINGS, quiet)
     # Turns 2, 3, 4 of each width are counted; the median turn is 3.
     assert first.verify_ms == {1: 3.0, 2: 6.0, 4: 12.0}
+    assert first.verify_quartiles_ms[2] == (4.5, 7.5)  # of 4 4 6 6 8 8
     assert (first.prefill_tok_s, first.plain_tok_s, first.speculative_tok_s) == (20.0, 100.0, 200.0)
     assert first.tasks["one"].acceptance_length == 2.5
     assert first.identical
@@ -140,6 +145,38 @@ def test_a_worker_answers_and_reports_errors(model: Path, tmp_path: Path) -> Non
         with pytest.raises(SpecccError, match="AttributeError"):
             client.ask("nonsense")
         assert client.ask("facts") == {"engine": "float32"}
+
+
+def test_a_running_session_is_near_its_plan(model: Path, tmp_path: Path) -> None:
+    artifact = tmp_path / "m.speccc"
+    compile_to(model, artifact, CompileOptions(measure=False))
+    found = peak_memory(artifact, 100, 1)
+    stages = list(found.stages.values())
+    assert found.context == 100
+    assert list(found.stages) == ["python", "imports", "load", "session", "full"]
+    assert found.peak_bytes >= max(stages) >= stages[-1] > stages[0] > 0
+    assert found.ratio == found.peak_bytes / found.plan_bytes > 1
+    with pytest.raises(SpecccError, match=r"memory: .*no such file"):
+        peak_memory(tmp_path / "absent", 100, 1)
+
+
+def test_what_a_step_reads_is_in_the_manifest(model: Path, tmp_path: Path) -> None:
+    artifact = tmp_path / "m.speccc"
+    compile_to(model, artifact, CompileOptions(measure=False))
+    entries = read_entries(artifact)
+    source = open_model(model)
+    matrices = {n: w for n, w in source.weights.items() if len(w.shape) == 2}
+    if "output.weight" in matrices:
+        del matrices["token_embd.weight"]
+    traffic = read_traffic(entries.manifest, "m")
+    assert traffic.dots_per_row == sum(w.shape[0] * w.shape[1] for w in matrices.values())
+    # q8_0 keeps its bytes when packed: 34 for 32 codes, but a panel has 16 rows.
+    least = sum(len(w.raw) for w in matrices.values())
+    assert (
+        least
+        <= traffic.weight_bytes
+        <= len(entries.data["weights"]) + 4 * len(entries.data["vectors"])
+    )
 
 
 def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:

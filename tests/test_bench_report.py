@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import click
 import pytest
 
 from speccc.bench.ceilings import Ceilings, last_cache
@@ -19,7 +19,7 @@ from speccc.bench.memory import PeakMemory
 from speccc.bench.plot import check_plot, plot
 from speccc.bench.roofline import Traffic, read_traffic, roofline
 from speccc.cli.bench_report import SpeedReport, dearer_widths
-from speccc.cli.numbers import NumberList
+from speccc.cli.numbers import numbers
 from speccc.errors import InputError, UnsupportedError
 
 CEILINGS = Ceilings(read_bytes_s=20e9, int8_dots_s=400e9, threads=2, buffer_bytes=1 << 28)
@@ -164,12 +164,11 @@ def test_contexts_are_measured_in_turn_on_a_repeated_text() -> None:
 
 
 def test_lists_of_numbers() -> None:
-    widths = NumberList(1, 64)
-    assert widths.convert("1-4, 8,8,64", None, None) == (1, 2, 3, 4, 8, 64)
-    assert widths.convert("", None, None) == ()
+    assert numbers("1-4, 8,8,64", 1, 64) == (1, 2, 3, 4, 8, 64)
+    assert numbers("", 1, 64) == ()
     for bad in ("x", "0", "65", "4-2", "1-", "-3", "1,,2", "²"):
-        with pytest.raises(click.UsageError):
-            widths.convert(bad, None, None)
+        with pytest.raises(ValueError, match="is no"):
+            numbers(bad, 1, 64)
 
 
 def test_the_largest_cache(tmp_path: Path) -> None:
@@ -199,3 +198,21 @@ def test_the_picture(tmp_path: Path) -> None:
         check_plot(tmp_path / "x.gif")
     with pytest.raises(InputError, match="no such folder"):
         check_plot(tmp_path / "absent" / "x.png")
+
+
+def test_goals_are_judged(tmp_path: Path) -> None:
+    made = report({1: 6.0, 4: 6.0, 8: 10.0, 16: 11.0}, others=())
+    made.results["llama.cpp"] = engine(4.0, {1: 6.0, 4: 6.0, 8: 10.0, 16: 11.0})
+    told = tmp_path / "r.json"
+    told.write_text(json.dumps(made.document()))
+    done = subprocess.run(
+        [sys.executable, "benchmarks/goals.py", str(told)],
+        cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["ok", "T(1)", "/", "llama.cpp's", "0.250", "<=", "0.5"] in lines
+    assert ["MISS", "T(4)", "/", "llama.cpp's", "0.250", "<=", "0.2"] in lines
+    assert ["ok", "T(1),", "%", "of", "bandwidth", "87.617", ">=", "80"] in lines
+    assert ["ok", "edit", "/", "llama.cpp's", "plain", "12.000", ">=", "5"] in lines
+    assert ["MISS", "peak", "memory", "/", "plan", "1.500", "<=", "1.25"] in lines

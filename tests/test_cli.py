@@ -191,6 +191,25 @@ def test_bench_refuses_an_artifact_beside_llama(capsys: Capture, tmp_path: Path)
     assert "give the GGUF file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--widths", "0-3"], "'0-3' is not within 1 to 64"),
+        (["--context-lengths", "x"], "'x' is no number or range"),
+        (["--plot", "cost.gif"], "name a .png, .svg or .pdf file"),
+        (["--text", "absent.txt"], "absent.txt"),
+    ],
+)
+def test_bench_refuses_before_it_measures(
+    capsys: Capture, tmp_path: Path, flags: list[str], said: str
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    assert run(["bench", str(tmp_path / "m.gguf"), *flags]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
 def test_a_closed_pipe_is_nobodys_fault(tmp_path: Path) -> None:
     """A listing whose reader has gone ends quietly, with the code of a closed pipe."""
     model = tiny_llama(tmp_path)

@@ -13,7 +13,7 @@ import click
 from speccc import compiled
 from speccc.cli import output
 from speccc.cli.compile import ISAS, KV_TYPES, one_model
-from speccc.cli.numbers import NumberList
+from speccc.cli.numbers import number_list
 from speccc.cli.spelling import Command
 from speccc.errors import InputError
 
@@ -43,11 +43,11 @@ MOST_ROWS = 64
               help="Threads of every engine [default: one a core].")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=10, show_default=True,
               help="Alternating rounds; medians are over them.")  # fmt: skip
-@click.option("--widths", type=NumberList(1, MOST_ROWS), default="1-16,24,32,64",
+@click.option("--widths", callback=number_list(1, MOST_ROWS), default="1-16,24,32,64",
               show_default=True, metavar="LIST", help="Tokens a verify pass has.")  # fmt: skip
 @click.option("--depth", type=click.IntRange(1), default=256, show_default=True,
               help="Tokens of context under each verify pass.")  # fmt: skip
-@click.option("--context-lengths", type=NumberList(1, 1 << 20), default="", metavar="LIST",
+@click.option("--context-lengths", callback=number_list(1, 1 << 20), default="", metavar="LIST",
               help="Also verify 1 and 8 tokens behind contexts this long.")  # fmt: skip
 @click.option("--plot", "plot_file", metavar="FILE.png",
               help="Draw verify cost over the machine's limits.")  # fmt: skip
@@ -156,7 +156,7 @@ class _Bench:
             reference = self._client(stack, "float32", self.path, settings.context)
             tokens = engines[0].ask("encode", text=self.text, chat=False)["tokens"]
             scores = measure_quality(reference, engines, tokens, self.report)
-        rows = [
+        rows: list[tuple[str, ...]] = [
             (kind, f"{q.top1_agreement:.4f}", f"{q.mean_kl:.6f}", f"{q.max_kl:.4f}",
              f"{q.perplexity:.3f}")
             for kind, q in scores.items()

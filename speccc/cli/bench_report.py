@@ -140,8 +140,8 @@ class SpeedReport:
         return rows
 
     def _memory(self) -> Rows:
-        m, rows = self.memory, []
-        before = 0
+        rows: Rows = []
+        m, before = self.memory, 0
         for stage, count in m.stages.items():
             rows.append((stage, output.size(max(0, count - before)), "more resident after it"))
             before = count

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
-
-class NumberList(click.ParamType):
-    """Numbers and ranges, joined by commas -> a rising tuple without doubles; empty for ''."""
-
-    name = "numbers"
-
-    def __init__(self, least: int, most: int) -> None:
-        self.least, self.most = least, most
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """The tuple; a usage error names the part that is no number in the range."""
-        if isinstance(value, tuple):
-            return value
-        numbers: set[int] = set()
-        for part in str(value).split(",") if value else ():
-            first, dash, last = (text.strip() for text in part.partition("-"))
-            ends = (first, last if dash else first)
-            if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in ends):
-                self.fail(f"{part!r} is no number or range such as 1-16", param, ctx)
-            low, high = (int(text) for text in ends)
-            if not self.least <= low <= high <= self.most:
-                self.fail(f"{part!r} is not within {self.least} to {self.most}", param, ctx)
-            if high - low > _MOST_RANGE:
-                self.fail(f"{part!r} has more than {_MOST_RANGE} numbers", param, ctx)
-            numbers.update(range(low, high + 1))
-        return tuple(sorted(numbers))
+MOST_RANGE = 4096
+Callback = Callable[[click.Context, click.Parameter, str], tuple[int, ...]]
 
 
-_MOST_RANGE = 4096
+def number_list(least: int, most: int) -> Callback:
+    """A callback for an option of text: numbers and ranges, joined by commas.
+
+    Gives a rising tuple without doubles, empty for ''. A usage error names the bad part.
+    """
+
+    def convert(context: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
+        try:
+            return numbers(text, least, most)
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, option) from None
+
+    return convert
+
+
+def numbers(text: str, least: int, most: int) -> tuple[int, ...]:
+    """The numbers of a list, all within least..most; ValueError says what is wrong."""
+    found: set[int] = set()
+    for part in text.split(",") if text else ():
+        first, dash, last = (end.strip() for end in part.partition("-"))
+        ends = (first, last if dash else first)
+        if not all(end.isascii() and end.isdigit() and len(end) < 10 for end in ends):
+            raise ValueError(f"{part!r} is no number or range such as 1-16")
+        low, high = (int(end) for end in ends)
+        if not least <= low <= high <= most:
+            raise ValueError(f"{part!r} is not within {least} to {most}")
+        if high - low > MOST_RANGE:
+            raise ValueError(f"{part!r} has more than {MOST_RANGE} numbers")
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))
