@@ -102,6 +102,8 @@ class _Session:
             self._confirm(measurer, end)
         except OutOfTime:
             pass
+        if not self.entries():
+            self._note_the_end()
         choice = choose(self.entries(), DEFAULT)
         tried, spent = sum(self.outcomes.values()), self.clock() - self.begun
         # The end, however early it comes.
@@ -146,6 +148,12 @@ class _Session:
         self.outcomes[measured.outcome.value] += 1
         number = sum(self.outcomes.values())
         self.cache.add(records(self.problem.keys, config, measured, self.name, number))
+
+    def _note_the_end(self) -> None:
+        """Keeps that the budget was too short for the default: it was spent, and will not be
+        spent again by everyone who only wants what is known."""
+        why = Measured(Outcome.TIMEOUT, message=f"the budget of {self.budget:g} s ended first")
+        self.cache.add(records(self.problem.keys, DEFAULT, why, self.name, 0))
 
     def _tell(self, best: float, config: Facts) -> None:
         spent = self.clock() - self.begun

@@ -95,10 +95,9 @@ def tune_here(subject: Subject, seconds: float, tell: Tell | None = None) -> tup
 
 
 def known_choice(problem: Problem, cache: TuneCache) -> Choice | None:
-    """The choice of what was measured and checked on this machine; None when nothing was."""
+    """The choice of what was measured and checked on this machine; None when nobody tried."""
     entries = usable_entries(problem, cache)
-    timed = any(entry.record.ms for entry in entries)
-    return choose(entries, DEFAULT) if timed else None
+    return choose(entries, DEFAULT) if entries else None
 
 
 def tune_step(
@@ -108,9 +107,9 @@ def tune_step(
 
     DefaultFails when the untuned step itself is wrong or does not run.
     """
-    # Records are of one plan, renderer and compiler: that default was compared with the golden
-    # model when the first of them was made.
-    golden = known_choice(problem, cache) is None
+    # Times are of one plan, renderer and compiler: that default was compared with the golden model
+    # when the first of them was taken.
+    golden = not any(entry.record.ms for entry in usable_entries(problem, cache))
     with job_of(subject, cache.folder) as job, Worker(SUITE, job, golden=golden) as worker:
         return tune(problem, cache, worker, seconds, tell=tell)
 

@@ -106,6 +106,9 @@ def test_the_budget_is_kept(cache: TuneCache, budget: float) -> None:
     assert (done.tried > 0) == (budget >= 1.0)
     if budget >= 5.0:
         assert done.tried >= 4
+    # Even that nothing could be done is known afterwards, and does not stop the next tuning.
+    assert usable_entries(problem(), cache)
+    assert run(cache, Table({FAST: 0.8})).choice.config == FAST
 
 
 def test_a_tuning_cut_short_is_gone_on_with(cache: TuneCache) -> None:

@@ -87,6 +87,23 @@ def test_the_first_time_is_measured_and_the_second_is_not(subject: Subject) -> N
     assert len(FakeWorker.made) == 1
 
 
+def test_a_budget_that_is_too_short_is_spent_once(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*args: object, **kwargs: object) -> Measured:
+        raise OutOfTime
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeWorker, "measure", late)
+        assert schedules_for(subject, 5.0) == {}
+        assert schedules_for(subject, 5.0) == {}
+    assert len(FakeWorker.made) == 1
+    # Whoever asks for tuning gets it, checked.
+    _, done = tuning.tune_here(subject, 5.0)
+    assert FakeWorker.made[-1].golden
+    assert done.choice.config == FAST
+
+
 def test_what_nobody_tuned_is_not_known(subject: Subject) -> None:
     schedules_for(subject, 5.0)
     other = tiny_subject(Tiny(hidden=64, ffn=192, layers=2), "q4_1")
