@@ -49,8 +49,10 @@ def units(kernel: Kernel) -> Expr | int:
     """Most independent units of a phase: workgroups beyond them idle. 1 when one does it all."""
     found = [s.extent for s in walk(kernel.body) if isinstance(s, Share)]
     fixed = [n for n in found if isinstance(n, int) or variables(n) <= set(kernel.scalars)]
-    most: Expr | int = 1
-    for n in fixed:
+    if not fixed:
+        return 1
+    most = fixed[0]
+    for n in fixed[1:]:
         most = _larger(most, n)
     return most
 

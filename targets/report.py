@@ -1,0 +1,132 @@
+"""What a built kernel takes and uses, read from the files its stages made.
+
+Each reader knows one kind of file. What a file does not say stays None.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from speccc.targets.cubin import cubin_resources
+from speccc.targets.spirv import opcode_counts
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """Of one kernel: registers of an invocation, bytes of a workgroup's shared memory.
+
+    `spills` is bytes an invocation keeps in memory because registers ran out (on CUDA its stack,
+    which holds nothing else in our kernels). `instructions` counts matrix and dot instructions in
+    the text by name, not how often they run.
+    """
+
+    registers: int | None = None
+    spills: int | None = None
+    shared_bytes: int | None = None
+    instructions: Mapping[str, int] = field(default_factory=dict)
+
+
+Reader = Callable[[bytes], KernelFacts]
+
+
+def kernel_facts(stages: Mapping[str, bytes]) -> KernelFacts:
+    """All that the files of one kernel say, by their endings; a later file overrules an earlier."""
+    registers = spills = shared = None
+    counts: Counter[str] = Counter()
+    for ext, data in stages.items():
+        if ext not in READERS:
+            continue
+        found = READERS[ext](data)
+        registers = found.registers if found.registers is not None else registers
+        spills = found.spills if found.spills is not None else spills
+        shared = found.shared_bytes if found.shared_bytes is not None else shared
+        counts.update(found.instructions)
+    return KernelFacts(registers, spills, shared, dict(sorted(counts.items())))
+
+
+def _text_counts(pattern: str) -> Callable[[str], Mapping[str, int]]:
+    found = re.compile(pattern)
+
+    def count(text: str) -> Mapping[str, int]:
+        return dict(Counter(m.group(1) for m in found.finditer(text)))
+
+    return count
+
+
+# An instruction starts a line; a comment or a name elsewhere in it does not count.
+_PTX = _text_counts(r"(?m)^\s*(?:@!?%p\d+ )?(mma\.sync|wgmma\.mma_async|tcgen05\.mma|dp4a)\b")
+_GCN = _text_counts(r"(?m)^\s*(v_(?:mfma|wmma|swmmac|smfmac|dot4)_\w+)")
+_MSL = _text_counts(r"\b(simdgroup_multiply_accumulate)\s*\(")
+_XE = _text_counts(r"(?m)^\s*(?:\([^)]*\)\s*)?(dpas(?:w)?)\.")
+_SPIRV = {
+    4459: "OpCooperativeMatrixMulAddKHR",
+    4450: "OpSDot",
+    4451: "OpUDot",
+    4452: "OpSUDot",
+    4453: "OpSDotAccSat",
+    4454: "OpUDotAccSat",
+    4455: "OpSUDotAccSat",
+}
+
+
+def _ptx(data: bytes) -> KernelFacts:
+    return KernelFacts(instructions=_PTX(data.decode()))
+
+
+def _cubin(data: bytes) -> KernelFacts:
+    found = cubin_resources(data)
+    return KernelFacts(found.registers, found.stack_bytes, found.shared_bytes)
+
+
+def _amdgcn(data: bytes) -> KernelFacts:
+    text = data.decode()
+    spilled = _field(text, "vgpr_spill_count"), _field(text, "sgpr_spill_count")
+    known = [n for n in spilled if n is not None]
+    return KernelFacts(
+        _field(text, "vgpr_count"),
+        4 * sum(known) if known else None,
+        _field(text, "group_segment_fixed_size"),
+        _GCN(text),
+    )
+
+
+def _field(text: str, name: str) -> int | None:
+    """A field of the metadata that closes AMD's assembly; the largest where kernels differ."""
+    found = [int(n) for n in re.findall(rf"(?m)^\s*-?\s*\.{name}:\s*(\d+)", text)]
+    return max(found, default=None)
+
+
+def _spirv(data: bytes) -> KernelFacts:
+    counts = opcode_counts(data)
+    return KernelFacts(instructions={_SPIRV[op]: n for op, n in counts.items() if op in _SPIRV})
+
+
+def _metal(data: bytes) -> KernelFacts:
+    return KernelFacts(instructions=_MSL(data.decode()))
+
+
+def _facts(data: bytes) -> KernelFacts:
+    """What a compiler said beside its files: a stage "json" of the target itself."""
+    told = json.loads(data)
+    names = ("registers", "spills", "shared_bytes")
+    return KernelFacts(*(told.get(n) for n in names), told.get("instructions", {}))
+
+
+def _xe(data: bytes) -> KernelFacts:
+    return KernelFacts(instructions=_XE(data.decode(errors="replace")))
+
+
+READERS: dict[str, Reader] = {
+    "ptx": _ptx,
+    "cubin": _cubin,
+    "amdgcn": _amdgcn,
+    "spv": _spirv,
+    "metal": _metal,
+    "xe.asm": _xe,
+    "json": _facts,
+}
+"""By file ending."""
