@@ -1,9 +1,11 @@
-"""`ScaledDot` -> integer matrix instructions: one 32-wide block of k after the other.
+"""`ScaledDot` -> matrix instructions that are exact: one 32-wide block of k after the other.
 
-    for b: wt = codes of the panel as i8, xt = codes of the rows (rows past the tile zero)
-           [barrier]  dots = xt @ wt^T in fragments, i32
+    for b: wt = codes of the panel, xt = codes of the rows (rows past the tile zero)
+           [barrier]  dots = xt @ wt^T in fragments
            [barrier]  acc = fma(f32(dots), xs * ws, acc), then the minimum: the block level's order
 Tokens lie on the instruction's narrow side: as its rows when m <= n, else as its columns.
+Where a matrix engine has no integers, f16 * f16 -> f32 is as good: codes lie in -128..127, which a
+half holds, and every partial sum of 32 products in -2^19..2^19, which an f32 holds, in any order.
 """
 
 from __future__ import annotations
@@ -26,17 +28,19 @@ from speccc.ir.fragment import (
 )
 from speccc.ir.packed import BLOCK, PANEL, PackedMatrix
 from speccc.ir.tile import Alloc, Axis, Buf, For, Mem, ScaledDot, Stmt
-from speccc.ir.types import F32, I8, I32
+from speccc.ir.types import F16, F32, I8, I32, DType
 
 I8_RANGE = range(-128, 128)
+EXACT: dict[tuple[DType, DType], DType] = {(I8, I8): I32, (F16, F16): F32}
+"""Operands -> accumulator that holds every sum of a block of codes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """One kernel's SHARED tiles: rows [tokens, 32] i8, weights [columns, 32] i8, their product.
+    """One kernel's SHARED tiles: rows [tokens, 32], weights [columns, 32], their product.
 
-    The product is [tokens, columns]. `tokens` and `columns` are the sides of one fragment, the
-    latter at least a panel's worth of fragments.
+    The product is [tokens, columns]; types are the instruction's. `tokens` and `columns` are the
+    sides of one fragment, the latter at least a panel's worth of fragments.
     """
 
     shape: MmaShape
@@ -49,8 +53,8 @@ class Staging:
     @staticmethod
     def of(shape: MmaShape) -> Staging:
         """Tiles for `shape`; UnsupportedError when it cannot serve."""
-        if (shape.a, shape.b, shape.acc) != (I8, I8, I32):
-            raise UnsupportedError(f"{shape}: scaled_dot needs i8*i8->i32")
+        if EXACT.get((shape.a, shape.b)) != shape.acc:
+            raise UnsupportedError(f"{shape}: scaled_dot needs i8*i8->i32 or f16*f16->f32")
         tokens, side = min(shape.m, shape.n), max(shape.m, shape.n)
         if BLOCK % shape.k or (PANEL % side and side % PANEL):
             raise UnsupportedError(f"{shape}: does not tile blocks of {BLOCK} by {PANEL} rows")
@@ -59,9 +63,9 @@ class Staging:
             shape,
             tokens,
             columns,
-            Buf("x_tile", (tokens, BLOCK), I8, Mem.SHARED),
-            Buf("w_tile", (columns, BLOCK), I8, Mem.SHARED),
-            Buf("dots", (tokens, columns), I32, Mem.SHARED),
+            Buf("x_tile", (tokens, BLOCK), shape.a, Mem.SHARED),
+            Buf("w_tile", (columns, BLOCK), shape.b, Mem.SHARED),
+            Buf("dots", (tokens, columns), shape.acc, Mem.SHARED),
         )
 
     @property
@@ -103,10 +107,10 @@ def code_shift(w: PackedMatrix) -> int:
 
 
 def _weights(s: ScaledDot, tiles: Staging, base: Expr) -> Stmt:
-    """Panel codes of block b as i8; columns past the panel are zero."""
+    """Panel codes of block b, moved into i8; columns past the panel are zero."""
     j, t = Var("j"), Var("t")
     lane = ex.mod(j, PANEL) if tiles.columns > PANEL else j
-    code = ex.cast(ex.sub(s.w.code(s.blob, base, lane, t), code_shift(s.w)), I8)
+    code = ex.cast(ex.sub(s.w.code(s.blob, base, lane, t), code_shift(s.w)), tiles.w.dtype)
     if tiles.columns > PANEL:
         code = ex.select(ex.lt(j, PANEL), code, 0)
     return LaneMap(tiles.w, (j, t), (Axis(j, tiles.columns), Axis(t, BLOCK)), code)
@@ -119,6 +123,7 @@ def _rows(s: ScaledDot, tiles: Staging, b: Var, first: int, rows: Expr | int) ->
     whole = rows == tiles.tokens
     clamped = i if whole else ex.minimum(i, ex.sub(ex.lit(rows), 1))
     code: Expr = Load(s.x.codes, (ex.add(s.x.row, ex.add(clamped, first)), column))
+    code = ex.cast(code, tiles.x.dtype)
     if not whole:
         code = ex.select(ex.lt(i, rows), code, 0)
     return LaneMap(tiles.x, (i, t), (Axis(i, tiles.tokens), Axis(t, BLOCK)), code)
@@ -149,7 +154,7 @@ def _accumulate(
     i, j = Var("i"), Var("j")
     row = ex.add(i, first)
     token = ex.add(s.x.row, row)
-    dot: Expr = Load(tiles.dots, (i, j))
+    dot: Expr = ex.cast(Load(tiles.dots, (i, j)), I32)
     rest = code_shift(s.w) - s.w.format.zero_point
     if rest:
         dot = ex.add(dot, ex.mul(Load(s.x.sums, (token, b)), rest))

@@ -256,7 +256,7 @@ def test_shared_memory_fits_the_smallest_device() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [MmaShape(F16, F16, F32, 8, 8, 8), s8(8, 8, 24), s8(12, 12, 8)], ids=str
+    "shape", [MmaShape(F16, F16, F16, 8, 8, 8), s8(8, 8, 24), s8(12, 12, 8)], ids=str
 )
 def test_unfit_instructions_are_refused(shape: MmaShape) -> None:
     with pytest.raises(UnsupportedError, match=r"8x8x8|8x8x24|12x12x8"):
