@@ -152,6 +152,9 @@ def read_entries(path: Path) -> Entries:
     data = {name: whole[at : at + size] for name, (at, size) in spans.items()}
     manifest = _manifest(data.pop(MANIFEST, None), crc, where)
     _check_entries(manifest, data, where)
+    if hasattr(mmap, "MADV_DONTNEED"):
+        # Checking read all of it. What is needed comes back from the system's file cache.
+        mapped.madvise(mmap.MADV_DONTNEED)
     return Entries(path, manifest, data)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cpu_rig import HERE
 
-from speccc.bench.ceilings import measure_ceilings
+from speccc.bench.ceilings import Ceilings, best, measure_ceilings
 from speccc.runtime.devices.cpu import CpuStep, aligned
 from speccc.targets.cpu.ceilings import (
     DOT_CODES,
@@ -38,6 +38,11 @@ def test_every_byte_is_read_and_every_dot_done(isa: Isa) -> None:
     want = (seen[None] * acts[:, None, :]).sum(axis=2)
     for got in sums.reshape(workers, READ_VECTORS, 16):
         assert (got[:DOT_SUMS] == want).all()
+
+
+def test_the_best_of_two() -> None:
+    one, two = Ceilings(5.0, 8.0, 2, 64), Ceilings(6.0, 7.0, 2, 64)
+    assert best(one, two) == best(two, one) == Ceilings(6.0, 8.0, 2, 64)
 
 
 def test_rates_are_of_what_was_done() -> None:
