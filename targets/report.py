@@ -112,8 +112,12 @@ def _metal(data: bytes) -> KernelFacts:
 def _facts(data: bytes) -> KernelFacts:
     """What a compiler said beside its files: a stage "json" of the target itself."""
     told = json.loads(data)
-    names = ("registers", "spills", "shared_bytes")
-    return KernelFacts(*(told.get(n) for n in names), told.get("instructions", {}))
+    return KernelFacts(
+        told.get("registers"),
+        told.get("spills"),
+        told.get("shared_bytes"),
+        told.get("instructions", {}),
+    )
 
 
 def _xe(data: bytes) -> KernelFacts:

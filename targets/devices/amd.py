@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from speccc.targets.devices.profile import Arch, Device, Fact, Matrix
+from speccc.targets.devices.profile import Arch, Device, Fact, Matrix, rates
 
 SPECS = "https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html"
 LLVM = "https://llvm.org/docs/AMDGPUUsage.html"
@@ -58,47 +58,116 @@ RADV_RDNA4 = (*RADV_RDNA3, Matrix("bf16", "bf16", "f32", 16, 16, 16))
 
 
 def _rocm(
-    name: str, wave: int, lds_kib: int, vgprs: int, matrix: Fact[tuple[Matrix, ...]], dot4: str
+    name: str, wave: int, lds_kib: int, vgprs: int, matrix: tuple[Matrix, ...], isa: str
 ) -> Arch:
     return Arch(
         "rocm",
         name,
         subgroup=Fact(wave, SPECS),
-        shared_bytes=Fact(lds_kib * 1024, SPECS),
+        # Of one workgroup; RDNA has twice as much for two of them.
+        shared_bytes=Fact(lds_kib * 1024, isa),
         registers=Fact(vgprs, LLVM),
-        matrix=matrix,
-        dot4=Fact(True, dot4),
+        matrix=Fact(matrix, isa),
+        dot4=Fact(True, isa),
     )
 
 
-def _vulkan(name: str, wave: int, matrix: Fact[tuple[Matrix, ...]] | None, dot4: str) -> Arch:
+def _vulkan(name: str, wave: int, matrix: tuple[Matrix, ...], isa: str) -> Arch:
     return Arch(
         "vulkan",
         name,
         subgroup=Fact(wave, RADV),
         shared_bytes=Fact(65536, RADV),
-        matrix=matrix,
-        dot4=Fact(True, dot4),
+        matrix=Fact(matrix, RADV),
+        dot4=Fact(True, isa),
     )
 
 
 ARCHS: tuple[Arch, ...] = (
-    _rocm("gfx906", 64, 64, 256, Fact((), VEGA7_ISA), VEGA7_ISA),
-    _rocm("gfx942", 64, 64, 512, Fact(CDNA3, CDNA3_ISA), CDNA3_ISA),
-    _rocm("gfx950", 64, 160, 512, Fact(CDNA4, CDNA4_ISA), CDNA4_ISA),
-    _rocm("gfx1100", 32, 64, 256, Fact(WMMA, RDNA3_ISA), RDNA3_ISA),
-    _rocm("gfx1151", 32, 64, 256, Fact(WMMA, RDNA35_ISA), RDNA35_ISA),
-    _rocm("gfx1201", 32, 64, 256, Fact(RDNA4, RDNA4_ISA), RDNA4_ISA),
-    _vulkan("vega20", 64, Fact((), RADV), VEGA7_ISA),
-    _vulkan("rdna3", 32, Fact(RADV_RDNA3, RADV), RDNA3_ISA),
-    _vulkan("rdna3.5", 32, Fact(RADV_RDNA3, RADV), RDNA35_ISA),
-    _vulkan("rdna4", 32, Fact(RADV_RDNA4, RADV), RDNA4_ISA),
+    _rocm("gfx906", 64, 64, 256, (), VEGA7_ISA),
+    _rocm("gfx942", 64, 64, 512, CDNA3, CDNA3_ISA),
+    _rocm("gfx950", 64, 160, 512, CDNA4, CDNA4_ISA),
+    _rocm("gfx1100", 32, 64, 256, WMMA, RDNA3_ISA),
+    _rocm("gfx1151", 32, 64, 256, WMMA, RDNA35_ISA),
+    _rocm("gfx1201", 32, 64, 256, RDNA4, RDNA4_ISA),
+    _vulkan("vega20", 64, (), VEGA7_ISA),
+    _vulkan("rdna3", 32, RADV_RDNA3, RDNA3_ISA),
+    _vulkan("rdna3.5", 32, RADV_RDNA3, RDNA35_ISA),
+    _vulkan("rdna4", 32, RADV_RDNA4, RDNA4_ISA),
 )
+MI50 = (
+    "https://www.amd.com/en/support/downloads/drivers.html/accelerators/instinct/"
+    "instinct-mi-series/instinct-mi50.html"
+)
+MI300X = "https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html"
+MI355X = "https://www.amd.com/en/products/accelerators/instinct/mi350/mi355x.html"
+RX_7900_XTX = (
+    "https://www.amd.com/en/products/graphics/desktops/radeon/7000-series/"
+    "amd-radeon-rx-7900xtx.html"
+)
+RX_9070_XT = (
+    "https://www.amd.com/en/products/graphics/desktops/radeon/9000-series/amd-radeon-rx-9070xt.html"
+)
+STRIX_HALO = (
+    "https://www.amd.com/en/products/processors/laptop/ryzen/ai-300-series/"
+    "amd-ryzen-ai-max-plus-395.html"
+)
+
 DEVICES: tuple[Device, ...] = (
-    Device("mi50", "Instinct MI50", ("rocm:gfx906", "vulkan:vega20")),
-    Device("mi300x", "Instinct MI300X", ("rocm:gfx942",)),
-    Device("mi355x", "Instinct MI355X", ("rocm:gfx950",)),
-    Device("rx7900xtx", "Radeon RX 7900 XTX", ("rocm:gfx1100", "vulkan:rdna3")),
-    Device("rx9070xt", "Radeon RX 9070 XT", ("rocm:gfx1201", "vulkan:rdna4")),
-    Device("strixhalo", "Ryzen AI Max+ 395, Radeon 8060S", ("rocm:gfx1151", "vulkan:rdna3.5")),
+    Device(
+        "mi50",
+        "Instinct MI50",
+        ("rocm:gfx906", "vulkan:vega20"),
+        bandwidth=Fact(1024.0, MI50),
+        memory=Fact(16 << 30, SPECS),
+        units=Fact(60, SPECS),
+        cache=Fact(4 << 20, SPECS),
+    ),
+    Device(
+        "mi300x",
+        "Instinct MI300X",
+        ("rocm:gfx942",),
+        bandwidth=Fact(5300.0, MI300X),
+        memory=Fact(192 << 30, SPECS),
+        units=Fact(304, SPECS),
+        cache=Fact(256 << 20, SPECS),
+        rates=rates({"f16": 1307.4, "bf16": 1307.4, "fp8": 2614.9, "i8": 2614.9}, MI300X),
+    ),
+    Device(
+        "mi355x",
+        "Instinct MI355X",
+        ("rocm:gfx950",),
+        bandwidth=Fact(8000.0, MI355X),
+        memory=Fact(288 << 30, SPECS),
+        units=Fact(256, SPECS),
+        cache=Fact(256 << 20, SPECS),
+        rates=rates({"f16": 2516.6, "bf16": 2516.6, "fp8": 5033.2, "fp4": 10066.3}, MI355X),
+    ),
+    Device(
+        "rx7900xtx",
+        "Radeon RX 7900 XTX",
+        ("rocm:gfx1100", "vulkan:rdna3"),
+        bandwidth=Fact(960.0, RX_7900_XTX),
+        memory=Fact(24 << 30, SPECS),
+        units=Fact(96, SPECS),
+        cache=Fact(96 << 20, SPECS),
+        rates=rates({"f16": 122.8}, RX_7900_XTX),
+    ),
+    Device(
+        "rx9070xt",
+        "Radeon RX 9070 XT",
+        ("rocm:gfx1201", "vulkan:rdna4"),
+        bandwidth=Fact(640.0, RX_9070_XT),
+        memory=Fact(16 << 30, SPECS),
+        units=Fact(64, SPECS),
+        cache=Fact(64 << 20, SPECS),
+        rates=rates({"f16": 195.0, "fp8": 389.0, "i8": 389.0, "i4": 779.0}, RX_9070_XT),
+    ),
+    Device(
+        "strixhalo",
+        "Ryzen AI Max+ 395, Radeon 8060S",
+        ("rocm:gfx1151", "vulkan:rdna3.5"),
+        bandwidth=Fact(256.0, STRIX_HALO),
+        units=Fact(40, SPECS),
+    ),
 )

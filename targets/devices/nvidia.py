@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from speccc.targets.devices.profile import Arch, Device, Fact, Matrix
+from speccc.targets.devices.profile import Arch, Device, Fact, Matrix, rates
 
 LIMITS = (
     "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications"
@@ -73,12 +73,95 @@ ARCHS: tuple[Arch, ...] = (
     _cuda("sm_100", 227, AMPERE + FP8 + TCGEN05, f"{PTX_MMA} {PTX_TCGEN05}"),
     _cuda("sm_120", 99, AMPERE + FP8 + SM_120, PTX_MMA),
 )
+GA102 = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
+ADA = (
+    "https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/"
+    "nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf"
+)
+RTX_BLACKWELL = (
+    "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/"
+    "nvidia-rtx-blackwell-gpu-architecture.pdf"
+)
+RTX_PRO = (
+    "https://www.nvidia.com/en-us/products/workstations/professional-desktop-gpus/rtx-pro-6000/"
+)
+H100 = "https://www.nvidia.com/en-us/data-center/h100/"
+HOPPER = "https://resources.nvidia.com/en-us-tensor-core/gtc22-whitepaper-hopper"
+H200 = "https://www.nvidia.com/en-us/data-center/h200/"
+HGX = "https://www.nvidia.com/en-us/data-center/hgx/"
+
+# Of tables that give sparse rates, half is written here. "f16" and "fp8" accumulate in f32.
+HOPPER_RATES = {"f16": 989.5, "bf16": 989.5, "fp8": 1979.0, "i8": 1979.0}
+
 DEVICES: tuple[Device, ...] = (
-    Device("rtx3090", "GeForce RTX 3090", ("cuda:sm_86",)),
-    Device("rtx4090", "GeForce RTX 4090", ("cuda:sm_89",)),
-    Device("rtx5090", "GeForce RTX 5090", ("cuda:sm_120",)),
-    Device("rtxpro6000", "RTX PRO 6000 Blackwell Workstation Edition", ("cuda:sm_120",)),
-    Device("h100", "H100 SXM", ("cuda:sm_90",)),
-    Device("h200", "H200 SXM", ("cuda:sm_90",)),
-    Device("b200", "B200", ("cuda:sm_100",)),
+    Device(
+        "rtx3090",
+        "GeForce RTX 3090",
+        ("cuda:sm_86",),
+        bandwidth=Fact(936.0, GA102),
+        memory=Fact(24 << 30, GA102),
+        units=Fact(82, GA102),
+        cache=Fact(6 << 20, GA102),
+        rates=rates({"f16": 71.0, "bf16": 71.0, "i8": 284.0, "i4": 568.0}, GA102),
+    ),
+    Device(
+        "rtx4090",
+        "GeForce RTX 4090",
+        ("cuda:sm_89",),
+        bandwidth=Fact(1008.0, ADA),
+        memory=Fact(24 << 30, ADA),
+        units=Fact(128, ADA),
+        cache=Fact(72 << 20, ADA),
+        rates=rates(
+            {"f16": 165.2, "bf16": 165.2, "fp8": 330.3, "i8": 660.6, "i4": 1321.2},
+            ADA,
+        ),
+    ),
+    Device(
+        "rtx5090",
+        "GeForce RTX 5090",
+        ("cuda:sm_120",),
+        bandwidth=Fact(1792.0, RTX_BLACKWELL),
+        memory=Fact(32 << 30, RTX_BLACKWELL),
+        units=Fact(170, RTX_BLACKWELL),
+        cache=Fact(96 << 20, RTX_BLACKWELL),
+        rates=rates(
+            {"f16": 209.5, "bf16": 209.5, "fp8": 419.0, "i8": 838.0, "fp4": 1676.0},
+            RTX_BLACKWELL,
+        ),
+    ),
+    Device(
+        "rtxpro6000",
+        "RTX PRO 6000 Blackwell Workstation Edition",
+        ("cuda:sm_120",),
+        bandwidth=Fact(1792.0, RTX_PRO),
+        memory=Fact(96 << 30, RTX_PRO),
+        units=Fact(188, RTX_PRO),
+    ),
+    Device(
+        "h100",
+        "H100 SXM",
+        ("cuda:sm_90",),
+        bandwidth=Fact(3350.0, H100),
+        memory=Fact(80 << 30, H100),
+        units=Fact(132, HOPPER),
+        cache=Fact(50 << 20, HOPPER),
+        rates=rates(HOPPER_RATES, H100),
+    ),
+    Device(
+        "h200",
+        "H200 SXM",
+        ("cuda:sm_90",),
+        bandwidth=Fact(4800.0, H200),
+        memory=Fact(141 * 10**9, H200),
+        rates=rates(HOPPER_RATES, H200),
+    ),
+    Device(
+        "b200",
+        "B200",
+        ("cuda:sm_100",),
+        bandwidth=Fact(8000.0, HGX),
+        memory=Fact(180 * 10**9, HGX),
+        rates=rates({"f16": 2250.0, "bf16": 2250.0, "fp8": 4500.0, "fp4": 9000.0}, HGX),
+    ),
 )

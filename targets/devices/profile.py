@@ -117,3 +117,8 @@ class Profile:
         found = self.arch.matrix.value if self.arch.matrix else ()
         shapes = (m.mma() for m in found)
         return tuple(s for s in shapes if s and (s.a, s.b, s.acc) == (a, b, acc))
+
+
+def rates(figures: Mapping[str, float], source: str) -> Mapping[str, Fact[float]]:
+    """Rates that one document gives."""
+    return MappingProxyType({name: Fact(figure, source) for name, figure in figures.items()})
