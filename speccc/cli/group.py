@@ -19,6 +19,7 @@ OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 COMMANDS = {
     "compile": "Compile a model into one artifact file.",
     "tune": "Find the fastest schedules of a model's kernels on this machine.",
+    "emit": "Write a model's kernels for a GPU: sources, built code, launch plan.",
     "run": "Generate text from a model or an artifact.",
     "bench": "Measure verify cost, speed and acceptance on this machine.",
     "inspect": "Show what a model file or an artifact holds.",

@@ -1,0 +1,116 @@
+"""`speccc emit`: a model's kernels for a GPU, as source, built code and a launch plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from speccc.cli import output
+from speccc.cli.compile import KV_TYPES, one_model
+from speccc.cli.spelling import Command
+
+EPILOG = """\b
+Examples:
+  speccc emit model.gguf --target cuda:sm_90 -o kernels/
+  speccc emit model.gguf --target vulkan:rdna3 -o kernels/ --strict
+  speccc emit ./hf-folder --target metal --kv i8 --json
+  speccc emit --list
+"""
+
+
+@click.command("emit", cls=Command, epilog=EPILOG)
+@click.argument("model", required=False)
+@click.option("-m", "--model", "model_flag", metavar="MODEL", help="The same as the argument.")
+@click.option("--target", metavar="T", help="What to emit for, as cuda:sm_90 or vulkan:rdna3.")
+@click.option("-o", "folder", metavar="DIR", help="Folder to write [default: MODEL-TARGET].")
+@click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
+              help="Number format of the KV cache.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Fail when a tool of the target is missing here.")
+@click.option(
+    "--list", "list_all", is_flag=True, help="List the targets and what is known of them."
+)
+@output.json_option
+def command(
+    model: str | None,
+    model_flag: str | None,
+    target: str | None,
+    folder: str | None,
+    kv: str,
+    strict: bool,
+    list_all: bool,
+    as_json: bool,
+) -> None:
+    """Emit MODEL's kernels (a GGUF file or a Hugging Face folder) for a GPU.
+
+    Sources, every stage that can be built here, the launch plan and a report, in one folder.
+    """
+    if list_all:
+        list_targets(as_json)
+        return
+    source = Path(output.exists(one_model(model, model_flag)))
+    if not target:
+        raise click.UsageError("no target given; name one with --target (--list shows them)")
+    from speccc.emit import EmitOptions, emit_destination, emit_to
+    from speccc.targets import registry
+
+    made = registry.target(target)
+    to = Path(folder or f"{source.resolve().stem}-{made.name.replace(':', '-')}")
+    emit_destination(to)
+    with output.progress() as progress:
+        report = emit_to(source, made, to, EmitOptions(kv, strict), progress)
+    if as_json:
+        output.print_json({"folder": str(to), "report": report})
+        return
+    print_report(report)
+    for ext, why in _table(report["missing"]).items():
+        output.note(f"note: no {ext}: {why}")
+    click.echo(str(to))
+
+
+def print_report(report: Mapping[str, object]) -> None:
+    """The kernels in a table, then what holds for the step."""
+    kernels = report["kernels"]
+    rows = [_kernel(k) for k in kernels] if isinstance(kernels, Sequence) else []
+    output.table(rows, ("kernel", "registers", "spills", "shared", "matrix instructions"))
+    for step in _sequence(report["traffic"]):
+        needed, asked = (sum(_table(step[name]).values()) for name in ("needed", "asked"))
+        click.echo(
+            f"{step['rows']} rows, {step['context']} in the cache: "
+            f"must move {output.size(needed)}, asks for {output.size(asked)}"
+        )
+    click.echo(f"launches per step: {report['launches_per_step']}")
+
+
+def _kernel(kernel: Mapping[str, object]) -> tuple[object, ...]:
+    counts = ", ".join(f"{n} {name}" for name, n in _table(kernel["instructions"]).items())
+    figures = (kernel[name] for name in ("registers", "spills", "shared_bytes"))
+    return (kernel["name"], *("-" if n is None else n for n in figures), counts or "-")
+
+
+def _table(value: object) -> Mapping[str, int]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _sequence(value: object) -> Sequence[Mapping[str, object]]:
+    return value if isinstance(value, Sequence) else ()
+
+
+def list_targets(as_json: bool) -> None:
+    """Every target there is code for, with its matrix instructions and bandwidth."""
+    from speccc.emit import profile_document
+    from speccc.targets.devices import profile
+    from speccc.targets.registry import target_names
+
+    profiles = [profile(name) for name in target_names()]
+    if as_json:
+        output.print_json([profile_document(p) for p in profiles])
+        return
+    rows = []
+    for p in profiles:
+        product, speed = (p.device.title, p.device.bandwidth) if p.device else (str(p.arch), None)
+        shapes = [str(m) for m in p.arch.matrix.value if m.a == "i8"] if p.arch.matrix else []
+        first = shapes[0] if shapes else "-"
+        rows.append((p.name, product, "-" if speed is None else f"{speed.value:g}", first))
+    output.table(rows, ("target", "device", "GB/s", "int8 matrix instruction"))

@@ -1,0 +1,285 @@
+"""A model file -> one folder of a target's sources, built kernels, launch plan and report.
+
+The folder appears whole or not at all: everything is written beside it and renamed at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from speccc.errors import InputError, SpecccError, UnsupportedError
+from speccc.ir.build_llama import build_llama, weight_types
+from speccc.ir.expr import Var
+from speccc.ir.frontends import ModelSource, open_model
+from speccc.ir.frontends.source import EMBEDDING, HEAD
+from speccc.ir.plan import Plan
+from speccc.memory_plan import step_traffic
+from speccc.passes.graph_pipeline import optimize
+from speccc.passes.lower_context import KV_TYPES, MAX_ROWS
+from speccc.passes.lower_graph import Lowered, LowerGraph
+from speccc.passes.plan_memory import Arena, PlanMemory
+from speccc.targets.base import RenderedPlan, Source, Target, ToolMissingError
+from speccc.targets.devices.profile import Profile
+from speccc.targets.launch_plan import document, launches_per_step
+from speccc.targets.report import kernel_facts
+from speccc.targets.traffic import requested_bytes
+
+Progress = Callable[[str, int, int], None]
+Document = Mapping[str, object]
+
+SCHEMA = 1
+REPORT, LAUNCH_PLAN, KERNELS = "report.json", "launch-plan.json", "kernels"
+WIDTHS = (1, 4, 8)
+"""Rows for which traffic is reported."""
+CONTEXT = 1024
+"""Tokens in the cache for which traffic is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmitOptions:
+    """What may be chosen. `strict`: a missing tool is an error, not a gap in the folder."""
+
+    kv: str = "f16"
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """A model as a plan with its activations placed."""
+
+    source: ModelSource
+    lowered: Lowered
+    arena: Arena
+    bounds: Mapping[Var, int]
+
+    @property
+    def plan(self) -> Plan:
+        """Its tile programs."""
+        return self.lowered.plan
+
+
+def emit_to(
+    path: Path, target: Target, folder: Path, options: EmitOptions, progress: Progress | None = None
+) -> Document:
+    """Writes the folder and returns its report; `progress` is told (stage, done, of how many).
+
+    InputError for a bad model or a folder that may not be replaced; UnsupportedError when the
+    target cannot serve the model; BuildError when a tool refuses a kernel.
+    """
+    tell = progress or (lambda what, done, total: None)
+    destination = emit_destination(folder)
+    front = read_model(path, options, tell)
+    why = target.unsupported(front.plan)
+    if why:
+        raise UnsupportedError(why, where=target.name)
+    rendered = target.render(front.plan, front.arena, front.bounds)
+    _check_names(rendered)
+    with tempfile.TemporaryDirectory(prefix=".speccc-emit-", dir=destination.parent) as work:
+        made = Path(work, "new")
+        report = _write(made, front, target, rendered, options, tell)
+        _publish(made, destination, Path(work, "old"))
+    return report
+
+
+def read_model(path: Path, options: EmitOptions, tell: Progress) -> Front:
+    """The model's plan. InputError for a bad one."""
+    if options.kv not in KV_TYPES:
+        raise UnsupportedError(f"choose one of {', '.join(KV_TYPES)}", where=f"--kv {options.kv}")
+    tell("read", 0, 1)
+    source = open_model(path)
+    graph = optimize(build_llama(source.config, weight_types(source.weights)))
+    lowered = LowerGraph(options.kv).run(graph)
+    bounds = {lowered.sizes["m"]: MAX_ROWS}
+    arena = PlanMemory(bounds).run(lowered.plan)
+    tell("read", 1, 1)
+    return Front(source, lowered, arena, bounds)
+
+
+def emit_destination(folder: Path) -> Path:
+    """The folder to write, links followed. InputError unless it is new, empty or an older one."""
+    real, where = folder.resolve(), str(folder)
+    if not real.parent.is_dir():
+        raise InputError("its folder does not exist; make it first", where=where)
+    if not real.exists():
+        return real
+    if not real.is_dir():
+        raise InputError("is a file; name a folder with -o", where=where)
+    if any(real.iterdir()) and not (real / REPORT).is_file():
+        raise InputError("holds other files; name a new folder with -o", where=where)
+    return real
+
+
+def _check_names(rendered: RenderedPlan) -> None:
+    names = [s.name for s in rendered.sources]
+    twice = {n for n in names if names.count(n) > 1}
+    if twice:
+        raise SpecccError(f"two sources are called {sorted(twice)[0]}", where=rendered.target)
+
+
+def _write(
+    folder: Path,
+    front: Front,
+    target: Target,
+    rendered: RenderedPlan,
+    options: EmitOptions,
+    tell: Progress,
+) -> Document:
+    (folder / KERNELS).mkdir(parents=True)
+    missing: dict[str, str] = {}
+    kernels = []
+    for n, source in enumerate(rendered.sources):
+        tell("build", n, len(rendered.sources))
+        built = _build(source, target, options, missing)
+        files = {source.ext: source.text.encode(), **built}
+        for ext, data in files.items():
+            (folder / KERNELS / f"{source.name}.{ext}").write_bytes(data)
+        kernels.append(_kernel(source, files))
+    tell("build", len(rendered.sources), len(rendered.sources))
+    report = _report(front, target, rendered, kernels, missing)
+    _write_json(folder / LAUNCH_PLAN, document(rendered))
+    _write_json(folder / REPORT, report)
+    return report
+
+
+def _build(
+    source: Source, target: Target, options: EmitOptions, missing: dict[str, str]
+) -> dict[str, bytes]:
+    """Every stage of one source; stages without a tool go to `missing`, each named once."""
+    built: dict[str, bytes] = {}
+    for ext, step in target.stages().items():
+        if ext in missing:
+            continue
+        try:
+            built[ext] = step(source)
+        except ToolMissingError as error:
+            if options.strict:
+                raise
+            missing[ext] = str(error)
+    return built
+
+
+def _kernel(source: Source, files: Mapping[str, bytes]) -> Document:
+    facts = kernel_facts(files)
+    return {
+        "name": source.name,
+        "entry": source.entry,
+        "sha256": hashlib.sha256(source.text.encode()).hexdigest(),
+        "files": {ext: len(data) for ext, data in files.items()},
+        **asdict(facts),
+    }
+
+
+def _report(
+    front: Front,
+    target: Target,
+    rendered: RenderedPlan,
+    kernels: list[Document],
+    missing: Mapping[str, str],
+) -> Document:
+    return {
+        "schema": SCHEMA,
+        "target": target.name,
+        "model": {"name": front.source.config.name, "fingerprint": front.source.fingerprint()},
+        "compiler": target.fingerprint(),
+        "launches_per_step": launches_per_step(rendered),
+        "instructions": _sum_instructions(kernels),
+        "spills": _total(kernels, "spills"),
+        "kernels": kernels,
+        "traffic": [_traffic(front, m) for m in WIDTHS],
+        "missing": dict(missing),
+        "profile": profile_document(target.profile),
+    }
+
+
+def _sum_instructions(kernels: list[Document]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for kernel in kernels:
+        counts = kernel["instructions"]
+        for name, count in counts.items() if isinstance(counts, dict) else ():
+            total[name] = total.get(name, 0) + count
+    return dict(sorted(total.items()))
+
+
+def _total(kernels: list[Document], name: str) -> int | None:
+    known = [n for k in kernels if isinstance(n := k[name], int)]
+    return sum(known) if known else None
+
+
+def _traffic(front: Front, m: int) -> Document:
+    """Bytes a step of m rows on CONTEXT cached tokens cannot do without, and what it asks for."""
+    lowered, kv = front.lowered, front.lowered.kv
+    element = kv.dtype.nbytes + (4 / kv.group if kv.dtype.name == "i8" else 0)
+    token = int(2 * kv.layers * kv.heads * kv.size * element)
+    weights = step_traffic(lowered.weights, EMBEDDING, HEAD)["weight_bytes"]
+    asked = requested_bytes(front.plan, _sizes(front, m))
+    return {
+        "rows": m,
+        "context": CONTEXT,
+        "needed": {"weights": weights, "state": token * (CONTEXT + m)},
+        "asked": asked,
+    }
+
+
+def _sizes(front: Front, m: int) -> dict[Var, int]:
+    from speccc.runtime.session import LANES, sizes_of
+
+    layout = front.lowered.weights
+    known = {
+        **sizes_of(-(-(CONTEXT + m) // LANES)),
+        "m": m,
+        "length": CONTEXT,
+        "weight_bytes": layout.matrix_bytes,
+        "vector_elements": layout.vector_elements,
+        # A greedy step: picks of all rows, no logits.
+        "head_first": 0,
+        "head_rows": m,
+        "head_logits": 0,
+    }
+    return {v: known[v.name] for v in front.plan.sizes}
+
+
+def profile_document(profile: Profile) -> Document:
+    """A profile with the source of each figure, as JSON."""
+    arch, device = profile.arch, profile.device
+    return {
+        "name": profile.name,
+        "architecture": str(arch),
+        "product": device.title if device else None,
+        "subgroup": _fact(arch.subgroup),
+        "shared_bytes": _fact(arch.shared_bytes),
+        "registers": _fact(arch.registers),
+        "matrix": arch.matrix
+        and {"value": [str(m) for m in arch.matrix.value], "source": arch.matrix.source},
+        "bandwidth_gb_s": _fact(device.bandwidth) if device else None,
+        "memory_bytes": _fact(device.memory) if device else None,
+        "units": _fact(device.units) if device else None,
+        "cache_bytes": _fact(device.cache) if device else None,
+        "rates_tops": {n: _fact(f) for n, f in device.rates.items()} if device else {},
+    }
+
+
+def _fact(fact: object) -> object:
+    return None if fact is None else asdict(fact)  # type: ignore[call-overload]
+
+
+def _write_json(path: Path, value: Document) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _publish(made: Path, destination: Path, aside: Path) -> None:
+    """`made` becomes `destination`; what was there goes aside, and comes back if that fails."""
+    made.chmod(0o755)
+    if not destination.exists():
+        made.rename(destination)
+        return
+    destination.rename(aside)
+    try:
+        made.rename(destination)
+    except OSError:
+        aside.rename(destination)
+        raise
