@@ -57,6 +57,7 @@ DEBUG = Knob("SPECCC_DEBUG", _flag, "1 shows the traceback of an error")
 SMOLLM2 = Knob("SPECCC_SMOLLM2", _path, "the SmolLM2 GGUF file to use instead of fetching one")
 CACHE_DIR = Knob("SPECCC_CACHE_DIR", _path, "where models and artifacts are kept")
 THREADS = Knob("SPECCC_THREADS", _threads, "threads of a session unless -t says otherwise")
+VULKAN_ROOT = Knob("SPECCC_VULKAN_ROOT", _path, "a Linux tree with a newer Vulkan and glslang")
 XDG_CACHE_HOME = Knob("XDG_CACHE_HOME", _path, "the user's cache; we use its folder speccc")
 
 KNOBS: tuple[Knob[bool] | Knob[Path] | Knob[int], ...] = (
@@ -64,5 +65,6 @@ KNOBS: tuple[Knob[bool] | Knob[Path] | Knob[int], ...] = (
     SMOLLM2,
     CACHE_DIR,
     THREADS,
+    VULKAN_ROOT,
     XDG_CACHE_HOME,
 )

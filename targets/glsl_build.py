@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from speccc.system_root import vulkan_root
 from speccc.targets.build_error import BuildError
 
 TARGET_ENV = "vulkan1.3"
@@ -33,7 +34,15 @@ class GlslTools:
 
 
 def find_glsl_tools() -> GlslTools | None:
-    """The tools on PATH, or None when one is missing or glslang is older than we can use."""
+    """The tools of the Vulkan root if there is one, else those on PATH.
+
+    None when one is missing or glslang is older than we can use.
+    """
+    root = vulkan_root()
+    if root is not None:
+        programs = root.path / "usr/bin"
+        names = ("glslang", "spirv-val", "spirv-dis")
+        return GlslTools(*(root.command(programs / name) for name in names))
     glslang = shutil.which("glslang") or shutil.which("glslangValidator")
     val, dis = shutil.which("spirv-val"), shutil.which("spirv-dis")
     if not glslang or not val or not dis:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from speccc.ir.expr import Fn, LoadBytes
+from speccc.ir.expr import Fn, LoadBytes, Var
 from speccc.ir.fragment import FragLoad, Fragment, FragMma, FragStore, FragZero, Role
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
@@ -49,7 +49,7 @@ _WORDS = """
     restrict readonly writeonly attribute varying common partition active filter input output
     half fixed unsigned superp goto long short asm class union enum typedef template this resource
     min max abs exp fma sqrt round select mix step length row packed image texture main true false
-    two_sum two_product barrier
+    two_sum two_product barrier Pushed
 """
 EXTENSIONS = (
     "GL_KHR_cooperative_matrix",
@@ -89,7 +89,7 @@ def _opening(r: Renderer) -> None:
     r.out.line("const int workgroups = int(gl_NumWorkGroups.x);")
 
 
-def _declarations(r: Renderer, fma: Fma) -> None:
+def _declarations(r: Renderer, fma: Fma, sizes: tuple[Var, ...]) -> None:
     out = r.out
     for name in EXTENSIONS:
         out.line(f"#extension {name} : require")
@@ -97,7 +97,7 @@ def _declarations(r: Renderer, fma: Fma) -> None:
     out.line(f"layout(local_size_x = {r.kernel.group.invocations}) in;")
     r.constants()
     out.line()
-    _interface(r)
+    _interface(r, sizes)
     out.line()
     prelude(out, fma, r.dialect)
     for (buf, dtype), name in r.exprs.readers.items():
@@ -106,16 +106,23 @@ def _declarations(r: Renderer, fma: Fma) -> None:
     out.line()
 
 
-def _interface(r: Renderer) -> None:
+def _interface(r: Renderer, sizes: tuple[Var, ...]) -> None:
     for n, buf in enumerate(r.buffers):
         name, kind = r.exprs.buffer(buf), r.exprs.type(buf.dtype)
         block = r.names.fresh(f"{name}_block")
         access = "" if r.written(buf) else "readonly "
         at = f"layout(set = 0, binding = {n}, std430)"
         r.out.line(f"{at} {access}buffer {block} {{ {kind} {name}[]; }};")
-    if r.kernel.scalars:
-        fields = " ".join(f"int {r.exprs.variable(v)};" for v in r.kernel.scalars)
-        r.out.line(f"layout(push_constant) uniform Sizes {{ {fields} }};")
+    kept = [v for v in sizes if v in r.kernel.scalars]
+    if kept:
+        at = f"layout(set = 0, binding = {len(r.buffers)}, std140)"
+        places = (f"layout(offset = {4 * sizes.index(v)}) int {r.exprs.variable(v)};" for v in kept)
+        r.out.line(f"{at} uniform Sizes {{ {' '.join(places)} }};")
+    pushed = [v for v in r.kernel.scalars if v not in kept]
+    if pushed:
+        fields = " ".join(f"int {r.exprs.variable(v)};" for v in pushed)
+        name = "Pushed" if kept else "Sizes"
+        r.out.line(f"layout(push_constant) uniform {name} {{ {fields} }};")
     for buf in r.shared:
         kind, size = r.exprs.type(buf.dtype), r.exprs.size(buf)
         r.out.line(f"shared {kind} {r.exprs.buffer(buf)}[{size}];")
@@ -146,8 +153,8 @@ def _multiply(r: Renderer, s: FragMma) -> None:
     r.out.line(f"{acc} = coopMatMulAdd({a}, {b}, {acc});")
 
 
-def glsl(fma: Fma) -> Dialect:
-    """The dialect, with a fused multiply-add for the device at hand."""
+def glsl(fma: Fma, sizes: tuple[Var, ...] = ()) -> Dialect:
+    """The dialect, with a fused multiply-add for the device; `sizes` lie in a uniform buffer."""
     return Dialect(
         name="vulkan",
         title="Vulkan",
@@ -165,7 +172,7 @@ def glsl(fma: Fma) -> Dialect:
         half="unpackHalf2x16({}).x",
         reader=_reader,
         fragment=_coopmat,
-        declarations=lambda r: _declarations(r, fma),
+        declarations=lambda r: _declarations(r, fma, sizes),
         entry=_entry,
         opening=_opening,
         statements={
