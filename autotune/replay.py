@@ -12,8 +12,7 @@ from speccc.autotune.facts import Facts
 from speccc.autotune.measure import Measured, OutOfTime
 from speccc.autotune.record import Outcome, Record
 from speccc.autotune.search import Search
-from speccc.autotune.tuner import known_ratios
-from speccc.autotune.winner import Entry
+from speccc.autotune.winner import Entry, pooled
 
 UNKNOWN = Measured(Outcome.INVALID, message="not in the recording")
 
@@ -36,6 +35,10 @@ class Replay:
         """Seconds of measuring replayed so far."""
         return self.now
 
+    def ratios(self) -> dict[Facts, float]:
+        """Time over the default's of all that was timed."""
+        return {config: choice.ratio for config, choice in pooled(self.entries).items()}
+
     def measure(self, config: Facts, *, seconds: float, deadline: float) -> Measured:
         """What was measured then; OutOfTime when that took longer than there is time now."""
         found = self.measured.get(config, UNKNOWN)
@@ -54,7 +57,7 @@ def recorded(records: Iterable[Record]) -> Replay:
 
 def progress(search: Search, replay: Replay, steps: int) -> list[float]:
     """The best time over the default's after each of the search's first `steps` proposals."""
-    ratios = known_ratios(replay.entries)
+    ratios = replay.ratios()
     known: dict[Facts, float | None] = {}
     best: list[float] = []
     for _ in range(steps):

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Protocol
@@ -22,14 +23,24 @@ from speccc.autotune.prior import Prior
 from speccc.autotune.record import Outcome, Record, now
 from speccc.autotune.search import Known, Search
 from speccc.autotune.step_space import DEFAULT, StepSpace
-from speccc.autotune.winner import BAND, Choice, Entry, barred, choose, pooled, simplest
+from speccc.autotune.winner import (
+    BAND,
+    Choice,
+    Entry,
+    barred,
+    choose,
+    clearly_faster,
+    pooled,
+    simplest,
+)
 
 RACE = 0.4
 """Seconds a candidate is timed; five rounds at least, whatever they take."""
 CONFIRM = 1.2
 """Seconds the winner is timed again: the best of many is the luckiest, too."""
 CONFIRMED = 3
-"""Races a winner other than the default has run before it is kept, budget permitting."""
+"""Races a winner other than the default runs, budget permitting; with fewer than two it is not
+kept: among many candidates one is lucky once."""
 RESERVE = (0.2, 4.0)
 """Of the budget, and at most seconds, kept for confirming."""
 
@@ -97,14 +108,13 @@ class _Session:
         end = self.begun + self.budget
         search = Search(self.problem.space, self.problem.prior, seeds(self.cache, self.problem))
         exhausted = False
-        try:
+        with suppress(OutOfTime):
             exhausted = self._explore(search, measurer, end)
+        with suppress(OutOfTime):
             self._confirm(measurer, end)
-        except OutOfTime:
-            pass
         if not self.entries():
             self._note_the_end()
-        choice = choose(self.entries(), DEFAULT)
+        choice = best_known(self.entries())
         tried, spent = sum(self.outcomes.values()), self.clock() - self.begun
         # The end, however early it comes.
         self.tell(Progress(spent, spent, tried, choice.ratio, choice.config))
@@ -126,8 +136,6 @@ class _Session:
 
     def _confirm(self, measurer: Measurer, end: float) -> None:
         """Races what looks fastest again, until that has won often enough to be believed."""
-        raced: Counter[Facts] = Counter(e.record.config for e in self.entries())
-        widths = len(self.problem.keys)
         while self.clock() < end:
             timed = pooled(self.entries())
             leader = min(
@@ -135,12 +143,9 @@ class _Session:
                 key=lambda c: (c.ratio, simplest(c.config)),
                 default=None,
             )
-            if leader is None or leader.ratio * (1 + BAND) >= 1.0:
-                return
-            if raced[leader.config] >= CONFIRMED * widths:
+            if leader is None or leader.races >= CONFIRMED or leader.ratio * (1 + BAND) >= 1.0:
                 return
             self._tell(leader.ratio, leader.config)
-            raced[leader.config] += widths
             self._measure(measurer, leader.config, CONFIRM, end)
 
     def _measure(self, measurer: Measurer, config: Facts, seconds: float, end: float) -> None:
@@ -182,14 +187,22 @@ def usable_entries(problem: Problem, cache: TuneCache) -> list[Entry]:
     return [e for e in found if e.verified and problem.space.why_not(e.record.config) is None]
 
 
+def best_known(entries: Iterable[Entry]) -> Choice:
+    """The choice among records: it was believed only after it won again."""
+    return choose(entries, DEFAULT, races=2)
+
+
 def known_ratios(entries: Iterable[Entry]) -> Known:
     """Time over the default's by configuration; None for those that failed.
 
-    The default is as fast as itself, whatever a noisy race of it with itself says.
+    What is not clearly faster than the default is not taken for faster: on a busy machine the
+    search would follow the noise. The default is as fast as itself, whatever a race of it with
+    itself says.
     """
     entries = list(entries)
     known: dict[Facts, float | None] = dict.fromkeys(barred(entries))
-    known.update({config: choice.ratio for config, choice in pooled(entries).items()})
+    for config, choice in pooled(entries).items():
+        known[config] = choice.ratio if clearly_faster(choice) else max(choice.ratio, 1.0)
     return {**known, DEFAULT: 1.0} if DEFAULT in known else known
 
 

@@ -8,6 +8,7 @@ widths count together: the mean over the widths of T(m) / T_default(m).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
@@ -33,7 +34,8 @@ class Entry:
 class Choice:
     """A configuration, its time over the default's, and whether it may run unchecked.
 
-    `ratio` is a median, `at_most` what its true value hardly exceeds, `samples` those of a width.
+    `ratio` is a median, `at_most` what its true value hardly exceeds, `samples` those of a width,
+    `races` how often it was measured anew.
     """
 
     config: Facts
@@ -41,18 +43,22 @@ class Choice:
     verified: bool
     samples: int
     at_most: float = 1.0
+    races: int = 0
 
 
-def choose(entries: Iterable[Entry], default: Facts, *, band: float = BAND) -> Choice:
+def choose(
+    entries: Iterable[Entry], default: Facts, *, band: float = BAND, races: int = 1
+) -> Choice:
     """The winner among records of one problem; `default` when nothing is clearly faster.
 
     The records may be of several widths. Samples of a configuration are pooled. One takes part
-    only if its samples make it `clearly_faster` than the default. Those within `band` of the best
-    are equal, and of equals the default comes first, then the `simplest`. A configuration that was
-    ever wrong here never wins; one whose last verified record is a failure does not either.
+    only if it ran that many races and its samples make it `clearly_faster` than the default. Those
+    within `band` of the best are equal, and of equals the default comes first, then the `simplest`.
+    A configuration that was ever wrong here never wins; one whose last verified record is a failure
+    does not either.
     """
-    faster = {config: c for config, c in pooled(entries).items() if clearly_faster(c)}
-    choices = {**faster, default: Choice(default, 1.0, True, 0)}
+    fit = [c for c in pooled(entries).values() if clearly_faster(c) and c.races >= races]
+    choices = {**{c.config: c for c in fit}, default: Choice(default, 1.0, True, 0)}
     limit = min(choice.ratio for choice in choices.values()) * (1.0 + band)
     equal = {config for config, choice in choices.items() if choice.ratio <= limit}
     return choices[default if default in equal else min(equal, key=simplest)]
@@ -93,12 +99,14 @@ def pooled(entries: Iterable[Entry]) -> dict[Facts, Choice]:
     entries = list(entries)
     out = barred(entries)
     ratios: dict[Facts, dict[int, list[float]]] = {}
+    raced: Counter[tuple[Facts, int]] = Counter()
     checked: set[Facts] = set()
     for entry in entries:
         record = entry.record
         if record.config in out or record.default_ms is None or not record.ms:
             continue
         widths = ratios.setdefault(record.config, {})
+        raced[record.config, record.key.m] += 1
         widths.setdefault(record.key.m, []).extend(s / record.default_ms for s in record.ms)
         if entry.verified:
             checked.add(record.config)
@@ -110,6 +118,7 @@ def pooled(entries: Iterable[Entry]) -> dict[Facts, Choice]:
             config in checked,
             min(len(values) for values in widths.values()),
             mean(upper_bound(values) for values in widths.values()),
+            min(raced[config, m] for m in widths),
         )
         for config, widths in ratios.items()
         if widths.keys() == every
@@ -117,10 +126,10 @@ def pooled(entries: Iterable[Entry]) -> dict[Facts, Choice]:
 
 
 def upper_bound(values: Sequence[float]) -> float:
-    """What the true median is not above in 19 of 20 cases, the largest value if there are few.
+    """What the true median is not above in 99 of 100 cases; the largest value if there are few.
 
-    An order statistic: of n samples, n / 2 +- sqrt(n) / 2 lie below the median, 1.64 deviations
-    of a binomial distribution.
+    An order statistic: of n samples, n / 2 +- sqrt(n) / 2 lie below the median, and 2.33 deviations
+    of a binomial distribution are exceeded so often.
     """
     n = len(values)
-    return sorted(values)[min(n, math.ceil(n / 2 + 0.82 * math.sqrt(n))) - 1]
+    return sorted(values)[min(n, math.ceil(n / 2 + 1.165 * math.sqrt(n))) - 1]

@@ -3,16 +3,20 @@
     python benchmarks/tune_prior.py MODEL --kernel ffn_gate_up --recording space.jsonl
 
 The first run measures every schedule of the kernel inside the whole step (minutes) and writes the
-recording, an export of the tuning cache; later runs only replay it. Printed: the best time over
-the default's that the first n candidates reach, by the search and in random order (the exact mean
-over all orders).
+recording, an export of the tuning cache; later runs only replay it. Printed: the rank correlation
+of the prior with what was measured; the mean time over the default's of its first n schedules; and
+the best that the first n candidates reach, by the search and in random order (the exact mean over
+all orders).
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import correlation, mean
 
 from speccc.autotune.cache_export import json_lines
 from speccc.autotune.cache_import import import_file
@@ -22,7 +26,7 @@ from speccc.autotune.record import Outcome, Record
 from speccc.autotune.replay import progress, random_progress, recorded
 from speccc.autotune.search import Search
 from speccc.autotune.step_space import DEFAULT, StepSpace
-from speccc.autotune.tuner import Problem, known_ratios, records
+from speccc.autotune.tuner import Problem, records
 from speccc.driver import CompileOptions, tunable
 from speccc.tuning import Subject, job_of, problem_of
 
@@ -61,15 +65,24 @@ def main() -> None:
         args.recording.write_text("\n".join(lines) + "\n")
     replay = recorded(import_file(args.recording))
     space = StepSpace({args.kernel: problem.space.kernels[args.kernel]})
-    ratios = [r for r in known_ratios(replay.entries).values() if r is not None]
+    configs, ratios = zip(*replay.ratios().items(), strict=True)
     failed = sum(m.outcome is not Outcome.OK for m in replay.measured.values())
     steps = len(replay.measured)
     ours = progress(Search(space, problem.prior), replay, steps)
     random = random_progress(ratios, steps)
     print(f"{steps} schedules of {args.kernel}, {failed} failed, best {min(ratios):.3f}")
-    print("tried  search  random")
+    expected = [problem.prior.ratio(config) for config in configs]
+    print(f"rank correlation of prior and time: {correlation(ranks(expected), ranks(ratios)):.2f}")
+    print("    n  mean of the prior's first n  best by search  in random order")
+    by_prior = [ratio for _, ratio in sorted(zip(expected, ratios, strict=True))]
     for n in (n for n in SHOWN if n <= min(len(ours), len(random))):
-        print(f"{n:5}  {ours[n - 1]:.3f}   {random[n - 1]:.3f}")
+        print(f"{n:5}  {mean(by_prior[:n]):27.3f}  {ours[n - 1]:14.3f}  {random[n - 1]:15.3f}")
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """The place of each value among all, equal ones sharing the mean of theirs."""
+    rising = sorted(values)
+    return [(bisect_left(rising, v) + bisect_right(rising, v) - 1) / 2 for v in values]
 
 
 if __name__ == "__main__":

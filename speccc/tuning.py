@@ -24,8 +24,8 @@ from speccc.autotune.key import TuneKey, make_key
 from speccc.autotune.measure import DefaultFails, Worker
 from speccc.autotune.prior import step_prior
 from speccc.autotune.step_space import DEFAULT, step_space
-from speccc.autotune.tuner import Problem, Tell, Tuned, tune, usable_entries
-from speccc.autotune.winner import Choice, choose
+from speccc.autotune.tuner import Problem, Tell, Tuned, best_known, tune, usable_entries
+from speccc.autotune.winner import Choice
 from speccc.errors import SpecccError
 from speccc.ir.expr import Var
 from speccc.ir.packed import PANEL
@@ -97,7 +97,7 @@ def tune_here(subject: Subject, seconds: float, tell: Tell | None = None) -> tup
 def known_choice(problem: Problem, cache: TuneCache) -> Choice | None:
     """The choice of what was measured and checked on this machine; None when nobody tried."""
     entries = usable_entries(problem, cache)
-    return choose(entries, DEFAULT) if entries else None
+    return best_known(entries) if entries else None
 
 
 def tune_step(

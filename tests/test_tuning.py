@@ -55,7 +55,7 @@ class FakeWorker(Table):
         pass
 
     def measure(self, chosen: Facts, *, seconds: float, deadline: float) -> Measured:
-        if len(self.tried) >= 12:
+        if len(self.tried) >= 12 and chosen not in self.tried:
             raise OutOfTime
         found = super().measure(chosen, seconds=seconds, deadline=float("inf"))
         return replace(

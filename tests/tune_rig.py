@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from cache_rig import HERE, key
@@ -94,8 +95,14 @@ class Table:
         if outcome is not Outcome.OK:
             return Measured(outcome, message="planted")
         ratio = self.ratios.get(chosen, 1.0)
-        ms = {m: tuple(2.0 * m * ratio * self.noise() for _ in range(5)) for m in WIDTHS}
-        return Measured(outcome, ms, {m: 2.0 * m * self.noise() for m in WIDTHS})
+        ms: dict[int, tuple[float, ...]] = {}
+        default_ms: dict[int, float] = {}
+        for m in WIDTHS:
+            # As the worker does it: each sample beside a run of the default.
+            default = [2.0 * m * self.noise() for _ in range(15 if seconds > 1.0 else 5)]
+            default_ms[m] = median(default)
+            ms[m] = tuple(default_ms[m] * ratio * 2.0 * m * self.noise() / d for d in default)
+        return Measured(outcome, ms, default_ms)
 
 
 @functools.cache
