@@ -127,8 +127,8 @@ def test_a_hang_is_killed(home: VulkanHome) -> None:
 
 def test_a_bad_request_is_reported(home: VulkanHome, worker: VulkanWorker) -> None:
     spirv = compile_glsl(GLSL_MATMUL, home.tools)
-    with pytest.raises(WorkerError, match="17 buffers, 16 at most"):
-        worker.run(spirv, [np.zeros(1, np.int8)] * 17)
+    with pytest.raises(WorkerError, match="33 buffers, 32 at most"):
+        worker.run(spirv, [np.zeros(1, np.int8)] * 33)
 
 
 # ---------------------------------------------------------------------------------------- triton

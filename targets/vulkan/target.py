@@ -1,4 +1,4 @@
-"""Vulkan as a target: each phase of a plan is one compute shader, launched in order and replayed."""
+"""Vulkan as a target: each phase of a plan is one compute shader; all are recorded and replayed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SOFTWARE = ("lavapipe",)
 
 @dataclass(frozen=True, slots=True)
 class VulkanTarget:
-    """GLSL for one device profile. `matrix=False` uses no matrix instruction though there is one."""
+    """GLSL for one device profile; `matrix=False` does without its matrix instruction."""
 
     profile: Profile
     matrix: bool = True
