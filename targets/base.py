@@ -53,12 +53,16 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch: which source, its buffers in binding order, its scalars in order."""
+    """One kernel launch: which source, its buffers in binding order, its scalars in order.
+
+    A kernel takes all its buffers first (scratch among them), then its scalars, each a `scalar`.
+    """
 
     source: str
     buffers: tuple[str, ...]
     scalars: tuple[str, ...]
     grid: Grid
+    scalar: str = "i32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,11 @@ class Target(Protocol):
         """The plan's texts and launches; `bounds` are the largest values of the sizes."""
 
     def stages(self) -> Mapping[str, Step]:
-        """File ending -> the step that makes it of a source, in the order they are made."""
+        """File ending -> the step that makes it of a source, in the order they are made.
+
+        A stage "json" says what a driver must know and no file tells: `shared_bytes` to ask for at
+        launch; registers, spills and instructions if the compiler counted them.
+        """
 
     def fingerprint(self) -> str:
         """Versions and flags of all that the outputs depend on besides the plan and the profile."""

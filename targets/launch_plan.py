@@ -107,6 +107,7 @@ def _launch(step: LaunchStep) -> Mapping[str, object]:
         "kernel": step.source,
         "buffers": list(step.buffers),
         "scalars": list(step.scalars),
+        "scalar_type": step.scalar,
         "workgroups": {
             "most": units if isinstance(units, int) else print_expr(units),
             "threads": step.grid.threads,

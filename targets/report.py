@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from speccc.targets.cubin import cubin_resources
-from speccc.targets.spirv import opcode_counts
+from speccc.targets.spirv import opcode_counts, workgroup_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,8 @@ def _field(text: str, name: str) -> int | None:
 
 def _spirv(data: bytes) -> KernelFacts:
     counts = opcode_counts(data)
-    return KernelFacts(instructions={_SPIRV[op]: n for op, n in counts.items() if op in _SPIRV})
+    found = {_SPIRV[op]: n for op, n in counts.items() if op in _SPIRV}
+    return KernelFacts(shared_bytes=workgroup_bytes(data), instructions=found)
 
 
 def _metal(data: bytes) -> KernelFacts:

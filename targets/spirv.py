@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Iterator
 
 from speccc.targets.build_error import BuildError
 
@@ -11,19 +12,51 @@ MAGIC = 0x07230203
 HEADER_WORDS = 5
 
 
-def opcode_counts(module: bytes) -> Counter[int]:
-    """How often each opcode stands in a module. BuildError when it is none."""
+INT, FLOAT, VECTOR, ARRAY, CONSTANT, POINTER, VARIABLE = 21, 22, 23, 28, 43, 32, 59
+WORKGROUP = 4
+"""A storage class."""
+
+
+def instructions(module: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """(opcode, operands) of each instruction. BuildError when it is no module."""
     if len(module) % 4 or len(module) < 4 * HEADER_WORDS:
         raise BuildError("is no SPIR-V: not whole words", where="module")
     words = struct.unpack(f"<{len(module) // 4}I", module)
     if words[0] != MAGIC:
         raise BuildError("is no SPIR-V: wrong magic number", where="module")
-    counts: Counter[int] = Counter()
     at = HEADER_WORDS
     while at < len(words):
         length, opcode = words[at] >> 16, words[at] & 0xFFFF
         if length == 0 or at + length > len(words):
             raise BuildError("is no SPIR-V: an instruction ends past it", where="module")
-        counts[opcode] += 1
+        yield opcode, words[at + 1 : at + length]
         at += length
-    return counts
+
+
+def opcode_counts(module: bytes) -> Counter[int]:
+    """How often each opcode stands in a module."""
+    return Counter(opcode for opcode, _ in instructions(module))
+
+
+def workgroup_bytes(module: bytes) -> int | None:
+    """Bytes of its Workgroup variables; None when one has a type that is not counted here."""
+    sizes: dict[int, int] = {}
+    constants: dict[int, int] = {}
+    pointees: dict[int, int] = {}
+    total = 0
+    for opcode, words in instructions(module):
+        if opcode in (INT, FLOAT):
+            sizes[words[0]] = words[1] // 8
+        elif opcode == CONSTANT:
+            constants[words[1]] = words[2]
+        elif opcode in (VECTOR, ARRAY) and words[1] in sizes:
+            count = words[2] if opcode == VECTOR else constants.get(words[2], 0)
+            sizes[words[0]] = count * sizes[words[1]]
+        elif opcode == POINTER:
+            pointees[words[0]] = words[2]
+        elif opcode == VARIABLE and words[2] == WORKGROUP:
+            size = sizes.get(pointees[words[0]])
+            if not size:
+                return None
+            total += size
+    return total

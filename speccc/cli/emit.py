@@ -70,17 +70,22 @@ def command(
 
 
 def print_report(report: Mapping[str, object]) -> None:
-    """The kernels in a table, then what holds for the step."""
-    kernels = report["kernels"]
-    rows = [_kernel(k) for k in kernels] if isinstance(kernels, Sequence) else []
+    """The kernels in a table, then what a step asks of memory and how many launches it takes."""
+    rows = [_kernel(k) for k in _sequence(report["kernels"])]
     output.table(rows, ("kernel", "registers", "spills", "shared", "matrix instructions"))
-    for step in _sequence(report["traffic"]):
-        needed, asked = (sum(_table(step[name]).values()) for name in ("needed", "asked"))
-        click.echo(
-            f"{step['rows']} rows, {step['context']} in the cache: "
-            f"must move {output.size(needed)}, asks for {output.size(asked)}"
-        )
+    steps = _sequence(report["traffic"])
+    context = steps[0]["context"] if steps else 0
+    header = ("rows", "weights", "asked for", "cache", "asked for", "inside the step")
+    output.table([_moved(s) for s in steps], header, f"Bytes moved, {context} tokens in the cache")
     click.echo(f"launches per step: {report['launches_per_step']}")
+
+
+def _moved(step: Mapping[str, object]) -> tuple[object, ...]:
+    """What must move beside what is asked for; the rest fits a cache and need not move at all."""
+    needed, asked = _table(step["needed"]), dict(_table(step["asked"]))
+    pairs = [(needed[role], asked.pop(role)) for role in ("weights", "state")]
+    return (step["rows"], *(output.size(n) for pair in pairs for n in pair),
+            output.size(sum(asked.values())))  # fmt: skip
 
 
 def _kernel(kernel: Mapping[str, object]) -> tuple[object, ...]:

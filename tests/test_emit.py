@@ -1,0 +1,274 @@
+"""`speccc emit`: a folder of sources, built code, launch plan and report, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulation.require import require
+from models import Tiny, tiny_llama
+
+from speccc.cli import run
+from speccc.emit import KERNELS, LAUNCH_PLAN, REPORT, EmitOptions, emit_to
+from speccc.errors import InputError, SpecccError, UnsupportedError
+from speccc.ir.expr import Var
+from speccc.ir.plan import Plan, phases
+from speccc.ir.tile_text import print_kernel
+from speccc.passes.plan_memory import Arena
+from speccc.targets import registry
+from speccc.targets.base import Grid, Launch, RenderedPlan, Source, Step, ToolMissingError
+from speccc.targets.build_error import BuildError
+from speccc.targets.devices import profile
+from speccc.targets.devices.profile import Profile
+from speccc.targets.launch_plan import FLOAT_BYTES, plan_launches, plan_places, units
+
+LAYERS = 2
+
+
+@dataclass
+class TextTarget:
+    """Kernels as the text of the tile IR, "built" by upper-casing it."""
+
+    profile: Profile = field(default_factory=lambda: profile("vulkan:lavapipe"))
+    steps: Mapping[str, Step] = field(
+        default_factory=lambda: {"up": lambda s: s.text.upper().encode()}
+    )
+    why: str | None = None
+    copies: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.profile.name
+
+    def unsupported(self, plan: Plan) -> str | None:
+        return self.why
+
+    def render(self, plan: Plan, arena: Arena, bounds: Mapping[Var, int]) -> RenderedPlan:
+        kernels = list(phases(plan.body))
+        return RenderedPlan(
+            self.name,
+            plan.name,
+            plan.sizes,
+            tuple(Source(k.name, "txt", k.name, print_kernel(k)) for k in kernels) * self.copies,
+            plan_places(plan, arena),
+            plan_launches(
+                plan.body,
+                lambda k: Launch(
+                    k.name,
+                    tuple(b.name for b in k.bufs),
+                    tuple(v.name for v in k.scalars),
+                    Grid(units(k), 64),
+                ),
+            ),
+            FLOAT_BYTES * arena.elements,
+        )
+
+    def stages(self) -> Mapping[str, Step]:
+        return self.steps
+
+    def fingerprint(self) -> str:
+        return "text 1"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("model"), fmt="q4_1", tiny=Tiny(layers=LAYERS))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def failing(source: Source) -> bytes:
+    raise BuildError("line 3: no", where=source.name)
+
+
+def absent(source: Source) -> bytes:
+    raise ToolMissingError("xtool is not installed: apt install xtool")
+
+
+def test_the_folder_holds_all_of_it(model: Path, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    report = emit_to(
+        model, TextTarget(), tmp_path / "out", EmitOptions(), lambda *at: told.append(at)
+    )
+    files = contents(tmp_path / "out")
+    plan, saved = read(tmp_path / "out" / LAUNCH_PLAN), read(tmp_path / "out" / REPORT)
+    assert saved == json.loads(json.dumps(report))
+    names = [k["name"] for k in saved["kernels"]]
+    expected = {f"{KERNELS}/{n}.{ext}" for n in names for ext in ("txt", "up")}
+    assert set(files) == expected | {LAUNCH_PLAN, REPORT}
+    assert "ffn_down" in names
+    for n in names:
+        assert files[f"{KERNELS}/{n}.up"] == files[f"{KERNELS}/{n}.txt"].upper()
+    assert told[-1][1:] == (len(names), len(names))
+    loop = next(s for s in plan["launches"] if "loop" in s)
+    assert loop["extent"] == LAYERS
+    outside = len(plan["launches"]) - 1
+    assert saved["launches_per_step"] == outside + LAYERS * len(loop["body"])
+    assert saved["launches_per_step"] == plan["launches_per_step"]
+
+
+def test_the_launch_plan_is_closed(model: Path, tmp_path: Path) -> None:
+    """Every buffer, kernel and scalar that a launch names is declared, and the arena holds all."""
+    emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
+    plan = read(tmp_path / "out" / LAUNCH_PLAN)
+    buffers = {b["name"]: b for b in plan["buffers"]}
+    kernels = {k["name"] for k in plan["kernels"]}
+    loop = next(s for s in plan["launches"] if "loop" in s)
+    known = {*plan["sizes"], loop["loop"]}
+    launches = [s for s in plan["launches"] if "kernel" in s] + loop["body"]
+    for launch in launches:
+        assert launch["kernel"] in kernels
+        assert set(launch["buffers"]) <= set(buffers)
+        assert set(launch["scalars"]) <= known
+    placed = [b for b in buffers.values() if b["role"] == "activation"]
+    assert placed
+    assert all(0 <= b["arena_offset"] < plan["arena_bytes"] for b in placed)
+    assert all("arena_offset" not in b for b in buffers.values() if b not in placed)
+
+
+def test_what_a_step_needs_and_asks_for(model: Path, tmp_path: Path) -> None:
+    """Up to eight rows read the matrices once: what is asked for beyond grows by equal steps."""
+    report: Any = emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
+    asked = {step["rows"]: step["asked"] for step in report["traffic"]}
+    needed = {step["rows"]: step["needed"] for step in report["traffic"]}
+    assert list(asked) == [1, 4, 8]
+    a, b, c = (asked[m]["weights"] for m in asked)
+    assert (b - a) * 7 == (c - a) * 3 > 0, "norms, RoPE and an embedding a row"
+    assert needed[1]["weights"] <= a < 1.1 * needed[1]["weights"]
+    for m in asked:
+        assert needed[m]["state"] <= asked[m]["state"]
+        assert asked[m]["output"] == 4 * m, "a greedy step writes picks alone"
+
+
+def test_two_emits_are_equal(model: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        emit_to(model, TextTarget(), tmp_path / name, EmitOptions())
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_a_refused_kernel_leaves_nothing(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="line 3: no"):
+        emit_to(model, TextTarget(steps={"bin": failing}), tmp_path / "out", EmitOptions())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_kernel_leaves_the_older_folder(model: Path, tmp_path: Path) -> None:
+    emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
+    before = contents(tmp_path / "out")
+    with pytest.raises(BuildError):
+        emit_to(model, TextTarget(steps={"bin": failing}), tmp_path / "out", EmitOptions())
+    assert contents(tmp_path / "out") == before
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_older_folder_is_replaced_whole(model: Path, tmp_path: Path) -> None:
+    emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
+    emit_to(model, TextTarget(steps={}), tmp_path / "out", EmitOptions())
+    assert not any(name.endswith(".up") for name in contents(tmp_path / "out"))
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_missing_tool_is_one_line(model: Path, tmp_path: Path) -> None:
+    target = TextTarget(steps={"bin": absent, "up": lambda s: s.text.upper().encode()})
+    report: Any = emit_to(model, target, tmp_path / "out", EmitOptions())
+    assert report["missing"] == {"bin": "xtool is not installed: apt install xtool"}
+    names = set(contents(tmp_path / "out"))
+    assert any(n.endswith(".up") for n in names)
+    assert not any(n.endswith(".bin") for n in names)
+    with pytest.raises(ToolMissingError, match="apt install xtool"):
+        emit_to(model, target, tmp_path / "strict", EmitOptions(strict=True))
+    assert not (tmp_path / "strict").exists()
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda p: p.write_text("x"), "is a file"),
+        (lambda p: (p.mkdir(), (p / "notes.txt").write_text("x")), "holds other files"),
+        (lambda p: p.parent.rmdir(), "its folder does not exist"),
+    ],
+)
+def test_what_may_not_be_replaced(made: Any, says: str, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "out"
+    folder.parent.mkdir()
+    made(folder)
+    before = contents(tmp_path)
+    with pytest.raises(InputError, match=says):
+        emit_to(model, TextTarget(), folder, EmitOptions())
+    assert contents(tmp_path) == before
+
+
+def test_a_model_the_target_cannot_serve(model: Path, tmp_path: Path) -> None:
+    target = TextTarget(why="has no shared memory")
+    with pytest.raises(UnsupportedError, match="vulkan:lavapipe: has no shared memory"):
+        emit_to(model, target, tmp_path / "out", EmitOptions())
+    with pytest.raises(UnsupportedError, match=r"--kv q9: choose one of f16, i8, f32"):
+        emit_to(model, TextTarget(), tmp_path / "out", EmitOptions(kv="q9"))
+    with pytest.raises(SpecccError, match="two sources are called"):
+        emit_to(model, TextTarget(copies=2), tmp_path / "out", EmitOptions())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_vulkan_from_the_command_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require("vulkan")
+    words = ["emit", str(model), "--target", "vulkan:lavapipe", "-o", str(tmp_path / "out")]
+    assert run([*words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["report"]
+    if report["missing"]:
+        pytest.skip(report["missing"]["spv"])
+    assert report["instructions"]["OpCooperativeMatrixMulAddKHR"] > 0
+    assert all(k["shared_bytes"] <= 32768 for k in report["kernels"])
+    assert report["profile"]["subgroup"]["value"] == 8
+    assert run(words) == 0
+    shown = capsys.readouterr().out
+    assert "ffn_down" in shown
+    assert f"launches per step: {report['launches_per_step']}" in shown
+
+
+@pytest.mark.parametrize("backend", registry.backends())
+def test_every_target_renders_the_same_text_twice(backend: str, model: Path) -> None:
+    from speccc.emit import read_model
+    from speccc.targets.launch_plan import document
+
+    made = [read_model(model, EmitOptions(), lambda *at: None) for _ in range(2)]
+    target = registry.target(backend)
+    a, b = (target.render(f.plan, f.arena, f.bounds) for f in made)
+    assert a.sources == b.sources
+    assert json.dumps(document(a)) == json.dumps(document(b))
+
+
+def test_the_command_says_what_is_wrong(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = {
+        "no target given": ["emit", str(model)],
+        "did you mean vulkan:rdna3": ["emit", str(model), "--target", "vulkan:rdna33"],
+        "no model given": ["emit", "--target", "vulkan"],
+        "no such file": ["emit", "absent.gguf", "--target", "vulkan"],
+    }
+    for says, words in cases.items():
+        assert run(words) == 2, says
+        captured = capsys.readouterr()
+        assert says in captured.err
+        assert captured.err.count("\n") == 1
+    assert run(["emit", "--help"]) == 0
+    assert "speccc emit model.gguf --target cuda:sm_90 -o kernels/" in capsys.readouterr().out
+
+
+def test_the_list_of_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["emit", "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [p["name"] for p in listed] == list(registry.target_names())
+    assert run(["emit", "--list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(p["name"] in shown for p in listed)
