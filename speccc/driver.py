@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from speccc.build_step import build_step
 from speccc.errors import InputError, UnsupportedError
@@ -192,16 +191,6 @@ class _Made:
         return self.front.lowered
 
     @property
-    def blob(self) -> npt.NDArray[np.uint8]:
-        """Its packed matrices."""
-        return self.front.subject.weights
-
-    @property
-    def vectors(self) -> npt.NDArray[np.float32]:
-        """Its vectors."""
-        return self.front.subject.vectors
-
-    @property
     def step(self) -> dict[str, Any]:
         """How to call the built step."""
         return _step(self.source, self.lowered, self.built.signature)
@@ -212,8 +201,8 @@ class _Made:
             "step.so": self.built.library,
             "step.tir.txt": self.built.source.encode(),
             "tokenizer.json": self.source.tokenizer.to_bytes(),
-            "weights": self.blob,
-            "vectors": self.vectors.view(np.uint8),
+            "weights": self.front.subject.weights,
+            "vectors": self.front.subject.vectors.view(np.uint8),
         }
         if self.source.chat_template is not None:
             data["chat_template.jinja"] = self.source.chat_template.encode()
@@ -255,14 +244,16 @@ def _measure(made: _Made, times: _Times, tell: Progress) -> VerifyTable | None:
         return None
     tell("measure", 0, 1)
     room = min(CONTEXT, made.source.config.context_length)
-    weight_bytes, step = made.blob.nbytes + made.vectors.nbytes, made.step
+    subject, step = made.front.subject, made.step
 
     def anew() -> VerifyTable:
         library = np.frombuffer(made.built.library, np.uint8)
-        session = CpuSession(parse_step(step), library, made.blob, made.vectors, context=room)
+        session = CpuSession(
+            parse_step(step), library, subject.weights, subject.vectors, context=room
+        )
         return measure(session, room)
 
-    keys = verify_keys(made.built.library, step, weight_bytes, made.isa.name, cores(), room)
+    keys = verify_keys(made.built.library, step, subject.nbytes, made.isa.name, cores(), room)
     table = known_or_measured(keys, anew)
     times.lap("measure")
     tell("measure", 1, 1)
@@ -362,7 +353,7 @@ def _manifest(made: _Made, times: _Times, cost: VerifyTable | None) -> dict[str,
 
 def _memory_plan(made: _Made) -> dict[str, int]:
     """Bytes by use for the default context, and the longest context this machine has room for."""
-    spec, weights, threads = parse_step(made.step), made.blob.nbytes + made.vectors.nbytes, cores()
+    spec, weights, threads = parse_step(made.step), made.front.subject.nbytes, cores()
     plan = plan_memory(spec, weights, made.front.context, threads)
     table = {**asdict(plan), "total": plan.total}
     out = {"context_tokens": table.pop("context"), **table}

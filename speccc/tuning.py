@@ -59,6 +59,11 @@ class Subject:
     vectors: npt.NDArray[np.float32]
     most_context: int
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights and vectors."""
+        return self.weights.nbytes + self.vectors.nbytes
+
 
 def schedules_for(subject: Subject, seconds: float, tell: Tell | None = None) -> Schedules:
     """The best schedules known for a step on this machine; none for code of another one.
@@ -147,9 +152,10 @@ def problem_of(subject: Subject) -> Problem:
 def job_of(subject: Subject, base: Path) -> Iterator[CpuJob]:
     """The job of a worker process, which maps the weights from files in a folder of `base` that
     ends with it. SpecccError when the disk has no room for them."""
-    need = subject.weights.nbytes + subject.vectors.nbytes
-    if shutil.disk_usage(base).free < 2 * need:
-        raise SpecccError(f"tuning needs {2 * need} bytes of free disk space", where=str(base))
+    if shutil.disk_usage(base).free < 2 * subject.nbytes:
+        raise SpecccError(
+            f"tuning needs {2 * subject.nbytes} bytes of free disk space", where=str(base)
+        )
     _sweep(base)
     with tempfile.TemporaryDirectory(prefix=f"{WEIGHTS}{os.getpid()}-", dir=base) as name:
         folder = Path(name)
