@@ -15,6 +15,7 @@ from speccc import knobs, user_cache
 from speccc.errors import SpecccError
 from speccc.runtime.cores import cores
 from speccc.targets.cpu.link import linker
+from speccc.toolchains import TOOLCHAINS, Toolchain
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +109,17 @@ def _linker() -> list[Check]:
     ]
 
 
-def _tools() -> list[Check]:
-    return [_tool(name, use) for name, use in TOOLS.items()]
+def _targets() -> list[Check]:
+    return [_toolchain(chain) for chain in TOOLCHAINS]
 
 
-def _tool(name: str, use: str) -> Check:
-    found = shutil.which(name)
-    return Check(name, found is not None, found or f"not found ({use})")
+def _toolchain(chain: Toolchain) -> Check:
+    name = f"{chain.target} {chain.gives}"
+    try:
+        found = chain.find()
+    except (SpecccError, OSError) as error:
+        return Check(name, False, str(error), chain.mend)
+    return Check(name, found is not None, found or "not found", "" if found else chain.mend)
 
 
 def _settings() -> list[Check]:
@@ -131,14 +136,6 @@ def _is_set(name: str) -> bool:
 REQUIRED = ("speccc", "numpy", "apache-tvm", "tokenizers", "jinja2", "safetensors", "gguf")
 OPTIONAL = {"llama-cpp-python": "bench", "triton": "cuda", "torch": "torch"}
 LINKER = "install gcc, or set CC"
-TOOLS = {
-    "glslangValidator": "target vulkan",
-    "spirv-val": "target vulkan",
-    "nvidia-smi": "target cuda",
-    "rocminfo": "target rocm",
-    "icpx": "target sycl",
-    "xcrun": "target metal",
-}
 
 PROBES: dict[str, Callable[[], list[Check]]] = {
     "python": _python,
@@ -147,6 +144,6 @@ PROBES: dict[str, Callable[[], list[Check]]] = {
     "memory": _memory,
     "cache": _cache,
     "linker": _linker,
-    "tools": _tools,
+    "targets": _targets,
     "settings": _settings,
 }

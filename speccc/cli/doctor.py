@@ -32,6 +32,8 @@ def command(verbose: bool, as_json: bool) -> None:
     else:
         shown = [check for check in checks if verbose or check.ok or check.needed]
         output.table([_row(check.ok, check.name, check.detail, check.mend) for check in shown])
+        if len(shown) < len(checks):
+            output.note(f"{len(checks) - len(shown)} more can be installed: speccc doctor -v")
     if not healthy(checks):
         bad = next(check for check in checks if check.needed and not check.ok)
         raise UnsupportedError(f"{bad.detail}; {bad.mend}".rstrip("; "), where=bad.name)
