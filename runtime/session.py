@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,29 +60,34 @@ class StepSpec:
     ropes: tuple[RopeSpec, ...]
 
 
-class CpuSession:
-    """A `Session` on the host CPU. Not thread-safe; several sessions may share one model."""
+class StepSession(ABC):
+    """A `Session` whose device runs whole steps. Not thread-safe; several may share one model.
+
+    What a device adds: running a step, reading its rows, and moving a slot of the cache.
+    """
 
     def __init__(
-        self,
-        spec: StepSpec,
-        library: Array,
-        weights: Array,
-        vectors: Array,
-        *,
-        context: int,
-        threads: int | None = None,
-        splits: Splits | None = None,
+        self, spec: StepSpec, *, context: int, threads: int, splits: Splits | None = None
     ) -> None:
-        """Allocates the caches and working memory for `context` tokens."""
+        """An empty sequence of at most `context` tokens."""
         self.spec, self.context, self.splits = spec, context, splits or {}
-        self.threads = threads or cores()
+        self.threads = threads
         self.length = 0
         self._parents: tuple[int, ...] = ()
         self._base = 0
         self._tiles = -(-context // LANES)
-        self._arrays = self._allocate(weights, vectors)
-        self._step = CpuStep(library, spec.symbol, list(self._arrays.values()))
+
+    @abstractmethod
+    def _execute(self, rows: Mapping[str, Ints], sizes: Mapping[str, int]) -> None:
+        """Runs a step over the rows of the input buffers; `sizes` but for those of weights."""
+
+    @abstractmethod
+    def _result(self, name: str, rows: int) -> Array:
+        """The first rows of an output of the last step; the next one may overwrite them."""
+
+    @abstractmethod
+    def _move(self, source: int, to: int) -> None:
+        """Copies a slot of the cache to another, in every layer."""
 
     @property
     def vocab(self) -> int:
@@ -106,7 +112,8 @@ class CpuSession:
             raise InputError(f"the last {count} rows of {len(ids)} do not exist")
         out = np.empty((count, self.spec.vocab), np.float32)
         for to in self._advance(ids, parents, len(ids) - count, logits=True):
-            out[to] = self._arrays[self.spec.logits][: to.stop - to.start, : self.spec.vocab]
+            rows = self._result(self.spec.logits, to.stop - to.start)
+            out[to] = rows[:, : self.spec.vocab]
         return out
 
     def pick(self, tokens: Sequence[int], *, parents: Sequence[int] | None = None) -> Picks:
@@ -118,7 +125,7 @@ class CpuSession:
         ids = self._checked(tokens)
         out = np.empty(len(ids), np.int32)
         for to in self._advance(ids, parents, 0, logits=False):
-            out[to] = self._arrays[self.spec.picks][: to.stop - to.start]
+            out[to] = self._result(self.spec.picks, to.stop - to.start)
         return out
 
     def prefill(self, tokens: Sequence[int]) -> None:
@@ -195,23 +202,49 @@ class CpuSession:
 
     def _run(self, ids: Ints, depth: Ints, path: Ints, skipped: int, *, logits: bool) -> None:
         """One step: rows are appended, the head runs on all but the first `skipped`."""
-        a, m = self._arrays, len(ids)
-        a["tokens"][:m] = ids
-        a["depth"][:m] = depth
-        a["positions"][:m] = self.length + depth
-        a["path"][:m] = path
-        known = {
+        m = len(ids)
+        rows = {"tokens": ids, "depth": depth, "positions": self.length + depth, "path": path}
+        sizes = {
             "m": m,
             "length": self.length,
             **sizes_of(self._tiles),
-            "weight_bytes": a["weights"].size,
-            "vector_elements": a["vectors"].size,
             "head_first": skipped,
             "head_rows": m - skipped,
             "head_logits": int(logits),
         }
-        self._step([known[name] for name in self.spec.sizes], self.threads)
+        self._execute(rows, sizes)
         self.length += m
+
+
+class CpuSession(StepSession):
+    """A session on the host CPU."""
+
+    def __init__(
+        self,
+        spec: StepSpec,
+        library: Array,
+        weights: Array,
+        vectors: Array,
+        *,
+        context: int,
+        threads: int | None = None,
+        splits: Splits | None = None,
+    ) -> None:
+        """Allocates the caches and working memory for `context` tokens."""
+        super().__init__(spec, context=context, threads=threads or cores(), splits=splits)
+        self._arrays = self._allocate(weights, vectors)
+        self._step = CpuStep(library, spec.symbol, list(self._arrays.values()))
+
+    def _execute(self, rows: Mapping[str, Ints], sizes: Mapping[str, int]) -> None:
+        a, m = self._arrays, sizes["m"]
+        for name, values in rows.items():
+            a[name][:m] = values
+        constants = {"weight_bytes": a["weights"].size, "vector_elements": a["vectors"].size}
+        known = {**sizes, **constants}
+        self._step([known[name] for name in self.spec.sizes], self.threads)
+
+    def _result(self, name: str, rows: int) -> Array:
+        return self._arrays[name][:rows]
 
     def _move(self, source: int, to: int) -> None:
         k, v = self._arrays["k_cache"], self._arrays["v_cache"]
@@ -223,11 +256,10 @@ class CpuSession:
 
     def _allocate(self, weights: Array, vectors: Array) -> dict[str, Array]:
         """Every array of the call, in the order of the step's parameters."""
-        sizes = {"m": self.spec.max_rows, **sizes_of(self._tiles)}
-        given = {"weights": weights, "vectors": vectors, **self._rope_tables(sizes["slots"])}
+        tables = rope_tables(self.spec, self._tiles * LANES)
+        given = {"weights": weights, "vectors": vectors, **tables}
         arrays: dict[str, Array] = {}
-        for buf in self.spec.bufs:
-            shape = tuple(d if isinstance(d, int) else sizes.get(d, 0) for d in buf.shape)
+        for buf, shape in buffer_shapes(self.spec, self._tiles).items():
             made = given.get(buf.name)
             arrays[buf.name] = aligned(shape, DTYPES[buf.dtype].numpy) if made is None else made
         arrays["arena"] = aligned((self.spec.arena,), np.float32)
@@ -235,13 +267,24 @@ class CpuSession:
             arrays[f"scratch_{name}"] = aligned((self.threads * size,), DTYPES[name].numpy)
         return arrays
 
-    def _rope_tables(self, slots: int) -> dict[str, Array]:
-        out: dict[str, Array] = {}
-        positions = np.arange(slots, dtype=np.float64)[:, None]
-        for rope in self.spec.ropes:
-            angle = positions * np.asarray(rope.frequencies, np.float64)[None, :]
-            for part, values in (("cos", np.cos(angle)), ("sin", np.sin(angle))):
-                table = aligned(angle.shape, np.float32)
-                table[:] = values
-                out[f"{rope.name}_{part}"] = table
-        return out
+
+def buffer_shapes(spec: StepSpec, tiles: int) -> dict[BufSpec, tuple[int, ...]]:
+    """The shape of each parameter for a cache of `tiles` tiles; 0 where weights give a size."""
+    sizes = {"m": spec.max_rows, **sizes_of(tiles)}
+    return {
+        buf: tuple(d if isinstance(d, int) else sizes.get(d, 0) for d in buf.shape)
+        for buf in spec.bufs
+    }
+
+
+def rope_tables(spec: StepSpec, slots: int) -> dict[str, Array]:
+    """Cosines and sines f32 [slots, pairs] by buffer name."""
+    out: dict[str, Array] = {}
+    positions = np.arange(slots, dtype=np.float64)[:, None]
+    for rope in spec.ropes:
+        angle = positions * np.asarray(rope.frequencies, np.float64)[None, :]
+        for part, values in (("cos", np.cos(angle)), ("sin", np.sin(angle))):
+            table = aligned(angle.shape, np.float32)
+            table[:] = values
+            out[f"{rope.name}_{part}"] = table
+    return out

@@ -10,9 +10,11 @@ from typing import Literal
 
 import pytest
 
+from emulation.sycl_cpu import has_sycl
+from emulation.metal_stand_in import find_compiler
 from emulation.vulkan_root import SCRIPT, find_vulkan
 
-Need = Literal["vulkan", "triton"]
+Need = Literal["vulkan", "triton", "sycl", "metal"]
 
 
 def _has_triton() -> bool:
@@ -24,7 +26,9 @@ NEEDS: dict[Need, tuple[Callable[[], bool], str]] = {
         lambda: find_vulkan() is not None,
         f"a Vulkan driver with cooperative matrices and glslang 15.1: run {SCRIPT} as root",
     ),
+    "sycl": (has_sycl, "dpctl and Intel's SYCL wheels: pip install -e '.[dev]' (Linux on x86-64)"),
     "triton": (_has_triton, "triton 3.9 and torch: pip install -e '.[dev,torch]' (Linux only)"),
+    "metal": (lambda: find_compiler() is not None, "a C++ compiler, for the stand-in of Metal: g++"),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from emulation.vulkan_root import VulkanHome
-
 from speccc.runtime.devices import vulkan_worker
 from speccc.runtime.devices.vulkan_worker import MatrixShape as MatrixShape
 from speccc.runtime.devices.vulkan_worker import WorkerError as WorkerError
