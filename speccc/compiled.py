@@ -51,7 +51,6 @@ def open_any(path: Path, options: Options, report: Report | None = None) -> Mode
 
     Options of the compiler that are not the default are refused for an artifact: it has its own.
     """
-    import_tvm_ffi()
     from speccc.api import load
 
     if is_artifact(path):
@@ -65,7 +64,6 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
 
     The artifact is the returned model's `path`.
     """
-    import_tvm_ffi()
     from speccc.api import compile as compile_model
     from speccc.api import load
 
@@ -77,6 +75,7 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
             return load(kept)
         except InputError:  # damaged or of another schema: compile it anew
             kept.unlink()
+    import_tvm_ffi()
     return compile_model(
         path,
         target=options.target,

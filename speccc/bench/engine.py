@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import UnsupportedError
-from speccc.quick_import import import_tvm_ffi
 from speccc.runtime.generate import Generation
 from speccc.runtime.protocols import Session
 
@@ -55,7 +54,6 @@ class SpecccEngine:
     """An artifact run by this project's runtime."""
 
     def __init__(self, path: Path, context: int, threads: int) -> None:
-        import_tvm_ffi()
         from speccc.api import load
 
         self._model = load(path)

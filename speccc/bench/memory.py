@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from speccc.errors import SpecccError
-from speccc.quick_import import import_tvm_ffi
 
 GENERATED = 32
 """Tokens that are generated at the end of the full context, greedily, with the drafter."""
@@ -56,7 +55,6 @@ def resident(field: str = "VmRSS") -> int | None:
 def run_full(path: Path, context: int | None, threads: int | None) -> PeakMemory:
     """Runs a session in this process until its context is full."""
     stages = {"python": resident() or 0}
-    import_tvm_ffi()
     import speccc
     from speccc.memory_plan import plan_memory
 

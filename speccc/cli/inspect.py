@@ -14,7 +14,6 @@ from speccc import compiled
 from speccc.cli import output
 from speccc.cli.compile import one_model
 from speccc.cli.spelling import Command
-from speccc.quick_import import import_tvm_ffi
 
 if TYPE_CHECKING:
     from speccc.ir.frontends.source import ModelSource
@@ -41,7 +40,6 @@ def command(
     """Show what MODEL (a model file, a folder or an artifact) holds."""
     path = Path(output.exists(one_model(model, model_flag)))
     if compiled.is_artifact(path):
-        import_tvm_ffi()
         from speccc.api import load
 
         facts: dict[str, object] = {"kind": "artifact", **load(path).manifest}
