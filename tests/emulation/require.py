@@ -12,6 +12,7 @@ import pytest
 
 from emulation.sycl_cpu import has_sycl
 from emulation.metal_stand_in import find_compiler
+from emulation.metal_stand_in import find_compiler
 from emulation.vulkan_root import SCRIPT, find_vulkan
 
 Need = Literal["vulkan", "triton", "sycl", "metal"]

@@ -1,0 +1,1 @@
+"""Metal: fragment-level kernels as MSL with simdgroup matrices."""

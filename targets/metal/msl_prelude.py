@@ -1,0 +1,61 @@
+"""Functions that a kernel's text may call: fused multiply-add, e^x, halves, numbers from bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from speccc.ir.types import DTYPES
+from speccc.targets.clike.dialect import Dialect
+from speccc.targets.clike.prelude import write_exp, write_half
+from speccc.targets.clike.writer import Writer
+
+FMA = """\
+// a * b + c, rounded once.
+static inline float fma_ir(float a, float b, float c) {
+    return fma(a, b, c);
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """How a type is read from bytes: the function, what it returns, and that from its bits."""
+
+    name: str
+    kind: str
+    value: str
+
+
+READS = {
+    "f16": Read("f16_at", "float", "half_value({})"),
+    "bf16": Read("bf16_at", "float", "as_type<float>(({}) << 16)"),
+    "f32": Read("f32_at", "float", "as_type<float>({})"),
+    "i32": Read("i32_at", "int", "int({})"),
+    "u32": Read("u32_at", "uint", "{}"),
+    "u8": Read("u8_at", "uchar", "uchar({})"),
+}
+"""By element type; halves of both kinds come as their float."""
+
+
+def prelude(out: Writer, dialect: Dialect, read: Collection[str]) -> None:
+    """What every kernel may call, and the readers of the types it reads from bytes."""
+    out.lines(FMA)
+    out.line()
+    write_exp(out, dialect)
+    out.line()
+    write_half(out, dialect)
+    out.line()
+    for name in sorted(read):
+        _reader(name, out)
+        out.line()
+
+
+def _reader(dtype: str, out: Writer) -> None:
+    """Little-endian bytes; a wider load would need an alignment nobody promises."""
+    parts = [f"uint(at[{n}])" for n in range(DTYPES[dtype].nbytes)]
+    bits = " | ".join(f"{p} << {8 * n}" if n else p for n, p in enumerate(parts))
+    how = READS[dtype]
+    with out.block(f"static inline {how.kind} {how.name}(device const uchar* bytes, int place)"):
+        out.line("device const uchar* at = bytes + place;")
+        out.line(f"return {how.value.format(bits)};")

@@ -1,0 +1,248 @@
+// Runs one kernel on the CPU: each invocation is a fiber that stops at barriers and where its
+// simdgroup does something together. Every access to memory is watched: races between invocations
+// with no barrier between them and between threadgroups, reads of what nobody wrote, accesses
+// outside a buffer. The kernel's text is compiled with -fsanitize=thread and linked with these
+// hooks instead of that sanitizer's library.
+//
+// Standard input: int32 threadgroups, simdgroups, order, buffers; for each buffer int64 bytes and
+// int32 whether it starts out undefined; their contents. Standard output: the contents afterwards.
+// Arguments: the buffers' names. Exit status 3 and a line on standard error when the kernel errs.
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <algorithm>
+#include <random>
+#include <string>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+#include <vector>
+
+struct StandInCall {
+    void (*run)(StandInCall* const* lanes);
+    void* result;
+    const void *a, *b, *c;
+    void* memory;
+    unsigned long stride;
+    bool turned;
+};
+extern "C" void stand_in_kernel(void* const* buffers, unsigned thread, unsigned simdgroup,
+                                unsigned group, unsigned groups);
+// Made by the linker; weak, as a kernel may share nothing.
+extern "C" __attribute__((weak)) char __start_threadgroup[], __stop_threadgroup[];
+
+namespace {
+
+constexpr int LANES = 32, STRANGER = 1 << 20, PAD = 256;
+constexpr size_t STACK = 128 << 10;
+constexpr unsigned char GARBAGE = 0x55;
+
+enum class State { ready, barrier, together, done };
+
+struct Fiber {
+    ucontext_t context;
+    State state;
+    StandInCall* call;
+};
+
+// Of one byte: who touched it since the last barrier, which threadgroups did, who defined it.
+struct Touch {
+    int epoch = -1, low = 0, high = 0;
+    int group_low = 1 << 30, group_high = -1;
+    int defined = 0;  // number of the threadgroup, counted from 1; -1 from outside
+    bool dirty = false, group_dirty = false;
+};
+
+struct Region {
+    const char* name;
+    char* at;
+    size_t size;
+    bool shared;
+    std::vector<Touch> touches;
+};
+
+std::vector<Region> regions;
+std::vector<void*> buffers;
+std::vector<Fiber> fibers;
+std::vector<int> order;
+ucontext_t scheduler;
+char* arena;
+size_t arena_size;
+int groups, group, running, owner, strangers, epoch;
+std::mt19937 generator;
+
+[[noreturn]] void fail(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    _exit(3);
+}
+
+const char* who(int number, char (&text)[40]) {
+    snprintf(text, sizeof text, number >= STRANGER ? "a simdgroup" : "invocation %d", number);
+    return text;
+}
+
+void touch(Region& region, size_t place, bool write) {
+    Touch& t = region.touches[place];
+    if (!write && !(t.defined == -1 || t.defined == group + 1))
+        fail("%s is read at byte %zu where nothing was written", region.name, place);
+    if (t.epoch != epoch) t.epoch = epoch, t.low = t.high = owner, t.dirty = false;
+    t.low = std::min(t.low, owner), t.high = std::max(t.high, owner), t.dirty |= write;
+    if (t.dirty && t.low != t.high) {
+        char one[40], two[40];
+        fail("race on %s at byte %zu: %s and %s meet with no barrier", region.name, place,
+             who(t.low, one), who(t.high, two));
+    }
+    if (write && t.defined != -1) t.defined = group + 1;
+    if (region.shared) return;
+    t.group_low = std::min(t.group_low, group), t.group_high = std::max(t.group_high, group);
+    t.group_dirty |= write;
+    if (t.group_dirty && t.group_low != t.group_high)
+        fail("race on %s at byte %zu: threadgroups %d and %d meet", region.name, place, t.group_low,
+             t.group_high);
+}
+
+void watch(const void* address, size_t size, bool write) {
+    const char* p = static_cast<const char*>(address);
+    for (Region& region : regions) {
+        if (p < region.at || p + size > region.at + region.size) continue;
+        for (size_t n = 0; n < size; ++n) touch(region, p - region.at + n, write);
+        return;
+    }
+    if (p >= arena && p < arena + arena_size)
+        fail("%s outside every buffer, %td bytes into all of them", write ? "a write" : "a read",
+             p - arena);
+}
+
+void stop(State why) {
+    fibers[running].state = why;
+    swapcontext(&fibers[running].context, &scheduler);
+    owner = running;
+}
+
+void start() {
+    stand_in_kernel(buffers.data(), running, running / LANES, group, groups);
+    stop(State::done);
+}
+
+void prepare(Fiber& fiber, char* stack) {
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = stack;
+    fiber.context.uc_stack.ss_size = STACK;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, start, 0);
+    fiber.state = State::ready;
+}
+
+bool all(State state) {
+    return std::all_of(fibers.begin(), fibers.end(), [=](Fiber& f) { return f.state == state; });
+}
+
+void round(int how) {
+    if (how > 1) std::shuffle(order.begin(), order.end(), generator);
+    for (int n : order) {
+        if (fibers[n].state != State::ready) continue;
+        running = owner = n;
+        swapcontext(&scheduler, &fibers[n].context);
+    }
+}
+
+void run_group(int how, char* stacks) {
+    for (size_t n = 0; n < fibers.size(); ++n) prepare(fibers[n], stacks + n * STACK);
+    if (__start_threadgroup) memset(__start_threadgroup, GARBAGE, __stop_threadgroup - __start_threadgroup);
+    ++epoch;
+    while (!all(State::done)) {
+        if (all(State::barrier)) {
+            ++epoch;
+            for (Fiber& f : fibers) f.state = State::ready;
+        }
+        if (std::none_of(fibers.begin(), fibers.end(), [](Fiber& f) { return f.state == State::ready; }))
+            fail("divergence: some invocations wait at a barrier or for their simdgroup in vain");
+        round(how);
+    }
+}
+
+template <class T> T take() {
+    T value;
+    if (fread(&value, sizeof value, 1, stdin) != 1) fail("the input ends early");
+    return value;
+}
+
+void take_buffers(int count, char** names) {
+    std::vector<std::pair<int64_t, int32_t>> given;
+    arena_size = PAD;
+    for (int n = 0; n < count; ++n) {
+        int64_t size = take<int64_t>();
+        given.emplace_back(size, take<int32_t>());
+        arena_size += (size + 63) / 64 * 64 + PAD;
+    }
+    arena = static_cast<char*>(aligned_alloc(64, (arena_size + 63) / 64 * 64));
+    memset(arena, GARBAGE, arena_size);
+    char* at = arena + PAD;
+    for (int n = 0; n < count; ++n) {
+        auto [size, undefined] = given[n];
+        if (size && fread(at, size, 1, stdin) != 1) fail("the input ends early");
+        regions.push_back({names[n], at, size_t(size), false, std::vector<Touch>(size)});
+        for (Touch& t : regions.back().touches) t.defined = undefined ? 0 : -1;
+        buffers.push_back(at);
+        at += (size + 63) / 64 * 64 + PAD;
+    }
+}
+
+}  // namespace
+
+extern "C" void stand_in_barrier() { stop(State::barrier); }
+
+// The last lane to come does it for all.
+extern "C" void stand_in_together(StandInCall* call) {
+    int first = running / LANES * LANES;
+    StandInCall* lanes[LANES];
+    fibers[running].call = call;
+    for (int n = 0; n < LANES; ++n) {
+        Fiber& fiber = fibers[first + n];
+        if (first + n != running && fiber.state != State::together) return stop(State::together);
+        lanes[n] = fiber.call;
+        if (lanes[n]->run != lanes[0]->run || lanes[n]->memory != lanes[0]->memory ||
+            lanes[n]->stride != lanes[0]->stride || lanes[n]->turned != lanes[0]->turned)
+            fail("divergence: the lanes of a simdgroup do not do the same together");
+    }
+    owner = STRANGER + strangers++;
+    call->run(lanes);
+    owner = running;
+    for (int n = 0; n < LANES; ++n) fibers[first + n].state = State::ready;
+}
+
+#define HOOK(size)                                                                     \
+    extern "C" void __tsan_read##size(void* p) { watch(p, size, false); }              \
+    extern "C" void __tsan_write##size(void* p) { watch(p, size, true); }              \
+    extern "C" void __tsan_unaligned_read##size(void* p) { watch(p, size, false); }    \
+    extern "C" void __tsan_unaligned_write##size(void* p) { watch(p, size, true); }
+HOOK(1) HOOK(2) HOOK(4) HOOK(8) HOOK(16)
+extern "C" void __tsan_read_range(void* p, long size) { watch(p, size, false); }
+extern "C" void __tsan_write_range(void* p, long size) { watch(p, size, true); }
+extern "C" void __tsan_func_entry(void*) {}
+extern "C" void __tsan_func_exit() {}
+extern "C" void __tsan_init() {}
+
+int main(int, char** argv) {
+    groups = take<int32_t>();
+    int invocations = take<int32_t>() * LANES, how = take<int32_t>(), count = take<int32_t>();
+    take_buffers(count, argv + 1);
+    if (__start_threadgroup) {
+        size_t size = __stop_threadgroup - __start_threadgroup;
+        regions.push_back({"threadgroup memory", __start_threadgroup, size, true, std::vector<Touch>(size)});
+    }
+    fibers.resize(invocations);
+    for (int n = 0; n < invocations; ++n) order.push_back(how == 1 ? invocations - 1 - n : n);
+    generator.seed(how);
+    void* stacks = mmap(nullptr, invocations * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stacks == MAP_FAILED) fail("no memory for %d fibers", invocations);
+    for (group = 0; group < groups; ++group) run_group(how, static_cast<char*>(stacks));
+    for (int n = 0; n < count; ++n) fwrite(regions[n].at, 1, regions[n].size, stdout);
+    return 0;
+}

@@ -1,0 +1,173 @@
+"""Runs MSL on this CPU: compiled with a stand-in for `metal_stdlib`, in a process of its own.
+
+The kernel's attributes say which buffer and which number each parameter takes; threads, barriers,
+simdgroups and what counts as an error are `metal/threadgroup.cpp`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+HERE = Path(__file__).parent / "metal"
+COMPILERS = ("g++", "clang++", "c++")
+# Two steps of the same optimizer that must not touch a float: it is told what the pragmas say.
+FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-Wno-attributes", "-Wno-unknown-pragmas")
+NUMBERS = {
+    "thread_index_in_threadgroup": "number",
+    "simdgroup_index_in_threadgroup": "simdgroup",
+    "threadgroup_position_in_grid": "group",
+    "threadgroups_per_grid": "groups",
+}
+TIMEOUT_S = 120.0
+
+
+class StandInError(Exception):
+    """The stand-in refused a text or stopped a kernel; the message is its own."""
+
+
+def find_compiler() -> str | None:
+    """A C++ compiler of this machine."""
+    return next((found for name in COMPILERS if (found := shutil.which(name))), None)
+
+
+@dataclass
+class MetalStandIn:
+    """Compiles texts and runs them; each text is compiled once."""
+
+    compiler: str
+    folder: Path
+    built: dict[str, Path] = field(default_factory=dict)
+
+    def program(self, text: str, entry: str) -> Path:
+        """The program that runs one kernel of a text. StandInError quotes the compiler."""
+        key = hashlib.sha256(f"{entry}\n{text}".encode()).hexdigest()[:16]
+        if key not in self.built:
+            source, out = self.folder / f"{key}.cpp", self.folder / key
+            source.write_text(f"{text}\n{_call(text, entry)}")
+            sanitized = self.folder / f"{key}.o"
+            # Without -Wall: what a text declares and does not use is no error.
+            self._compile("-fsanitize=thread", f"-I{HERE}", "-c", str(source), "-o", str(sanitized))
+            self._compile(str(sanitized), str(self._runner()), "-o", str(out))
+            self.built[key] = out
+        return self.built[key]
+
+    def run(
+        self,
+        text: str,
+        entry: str,
+        buffers: Sequence[Array],
+        *,
+        groups: int,
+        simdgroups: int,
+        undefined: Collection[int] = (),
+        order: int = 0,
+    ) -> list[Array]:
+        """The buffers afterwards; the kernel's sizes are one of them, an array of i32.
+
+        `undefined` numbers buffers whose contents may not be read before they are written. `order`
+        of the invocations between barriers: 0 from the first, 1 from the last, else a shuffle's
+        seed. StandInError says what the kernel did wrong.
+        """
+        given = [np.ascontiguousarray(b) for b in buffers]
+        head = struct.pack("<4i", groups, simdgroups, order, len(given))
+        head += b"".join(struct.pack("<qi", b.nbytes, n in undefined) for n, b in enumerate(given))
+        command = [str(self.program(text, entry)), *_names(text, entry, len(given))]
+        data = head + b"".join(b.tobytes() for b in given)
+        done = subprocess.run(
+            command, input=data, capture_output=True, timeout=TIMEOUT_S, check=False
+        )
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip()
+            raise StandInError(f"{entry}: {said or f'exit status {done.returncode}'}")
+        ends = np.cumsum([b.nbytes for b in given])
+        parts = (done.stdout[end - b.nbytes : end] for b, end in zip(given, ends, strict=True))
+        return [
+            np.frombuffer(part, b.dtype).reshape(b.shape).copy()
+            for part, b in zip(parts, given, strict=True)
+        ]
+
+    def _runner(self) -> Path:
+        out = self.folder / "threadgroup.o"
+        if not out.exists():
+            self._compile("-O2", "-c", str(HERE / "threadgroup.cpp"), "-o", str(out))
+        return out
+
+    def _compile(self, *words: str) -> None:
+        done = subprocess.run(
+            [self.compiler, *FLAGS, *words], capture_output=True, timeout=TIMEOUT_S, check=False
+        )
+        if done.returncode != 0:
+            raise StandInError(done.stderr.decode(errors="replace"))
+
+
+def stand_in() -> MetalStandIn | None:
+    """A stand-in with a folder of its own for what it builds, or None without a compiler."""
+    compiler = find_compiler()
+    if compiler is None:
+        return None
+    return MetalStandIn(compiler, Path(tempfile.mkdtemp(prefix="speccc-metal-")))
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter of a kernel: its type, its name, its attribute, and a buffer's number."""
+
+    kind: str
+    name: str
+    attribute: str
+    number: int | None
+
+
+def parameters(text: str, entry: str) -> list[Param]:
+    """What a kernel takes, in order. StandInError unless every parameter has one attribute."""
+    found = re.search(rf"kernel void {re.escape(entry)}\(([^{{]*)\) *\{{", text)
+    if not found:
+        raise StandInError(f"no kernel {entry}")
+    out = []
+    for param in found[1].split(",\n"):
+        parts = re.fullmatch(r"\s*(.*?)\s*(\w+)\s*\[\[(\w+)(?:\((\d+)\))?\]\]\s*", param)
+        if not parts:
+            raise StandInError(f"{entry}: a parameter without an attribute: {param.strip()}")
+        out.append(Param(parts[1], parts[2], parts[3], int(parts[4]) if parts[4] else None))
+    return out
+
+
+def _names(text: str, entry: str, count: int) -> list[str]:
+    bound = {p.number: p.name for p in parameters(text, entry) if p.attribute == "buffer"}
+    if sorted(n for n in bound if n is not None) != list(range(count)):
+        raise StandInError(f"{entry}: takes buffers {sorted(bound)}, was given {count}")
+    return [bound[n] for n in range(count)]
+
+
+def _call(text: str, entry: str) -> str:
+    """The function the runner calls: it hands each parameter what its attribute says."""
+    words = []
+    for p in parameters(text, entry):
+        if p.attribute == "buffer":
+            kind = re.sub(r"^(device|constant) +", "", p.kind)
+            place = f"buffers[{p.number}]"
+            by_name = kind.endswith("&")
+            words.append(f"*(const {kind[:-1]}*){place}" if by_name else f"({kind}){place}")
+        elif p.attribute in NUMBERS:
+            words.append(NUMBERS[p.attribute])
+        else:
+            raise StandInError(f"{entry}: [[{p.attribute}]] is not known here")
+    head = (
+        'extern "C" void stand_in_kernel(void* const* buffers, uint number, uint simdgroup, '
+        "uint group, uint groups)"
+    )
+    return f"{head} {{\n    {entry}({', '.join(words)});\n}}\n"
