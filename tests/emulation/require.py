@@ -10,9 +10,8 @@ from typing import Literal
 
 import pytest
 
+from emulation.metal_stand_in import find_compiler
 from emulation.sycl_cpu import has_sycl
-from emulation.metal_stand_in import find_compiler
-from emulation.metal_stand_in import find_compiler
 from emulation.vulkan_root import SCRIPT, find_vulkan
 
 Need = Literal["vulkan", "triton", "sycl", "metal"]
@@ -29,7 +28,7 @@ NEEDS: dict[Need, tuple[Callable[[], bool], str]] = {
     ),
     "sycl": (has_sycl, "dpctl and Intel's SYCL wheels: pip install -e '.[dev]' (Linux on x86-64)"),
     "triton": (_has_triton, "triton 3.9 and torch: pip install -e '.[dev,torch]' (Linux only)"),
-    "metal": (lambda: find_compiler() is not None, "a C++ compiler, for the stand-in of Metal: g++"),
+    "metal": (lambda: find_compiler() is not None, "a C++ compiler, as the stand-in of Metal"),
 }
 
 
