@@ -1,0 +1,79 @@
+// Matrices of one sub-group: acc[M, N] += a[M, K] b[K, N]. With SPECCC_JOINT_MATRIX they are the
+// device's (XMX); without it, lane l of any sub-group holds columns l, l + SUBGROUP, ... of each.
+enum class Order { by_rows, by_columns };
+
+template <class T> auto in_local(T* p) {
+    namespace as = sycl::access;
+    return sycl::address_space_cast<as::address_space::local_space, as::decorated::no>(p);
+}
+template <class T> auto in_global(T* p) {
+    namespace as = sycl::access;
+    return sycl::address_space_cast<as::address_space::global_space, as::decorated::no>(p);
+}
+inline sycl::sub_group lanes() { return syclex::this_work_item::get_sub_group(); }
+
+#if SPECCC_JOINT_MATRIX
+namespace mx = syclexp::matrix;
+using Use = mx::use;
+constexpr mx::layout layout_of(Order o) {
+    return o == Order::by_rows ? mx::layout::row_major : mx::layout::col_major;
+}
+template <Use U, class T, int ROWS, int COLS, Order O>
+using Matrix = mx::joint_matrix<sycl::sub_group, T, U, ROWS, COLS,
+                                U == Use::accumulator ? mx::layout::dynamic : layout_of(O)>;
+
+template <class Mat> void matrix_zero(Mat& m) { mx::joint_matrix_fill(lanes(), m, 0); }
+template <Order O, class T, Use U, size_t R, size_t C, mx::layout L, class Ptr>
+void matrix_load(mx::joint_matrix<sycl::sub_group, T, U, R, C, L>& m, Ptr p, int stride) {
+    if constexpr (U == Use::accumulator) {
+        mx::joint_matrix_load(lanes(), m, p, stride, layout_of(O));
+    } else {
+        mx::joint_matrix_load(lanes(), m, p, stride);
+    }
+}
+template <Order O, class Mat, class Ptr> void matrix_store(Mat& m, Ptr p, int stride) {
+    mx::joint_matrix_store(lanes(), m, p, stride, layout_of(O));
+}
+template <class C, class A, class B> void matrix_mad(C& acc, A& a, B& b) {
+    mx::joint_matrix_mad(lanes(), acc, a, b, acc);
+}
+#else
+enum class Use { a, b, accumulator };
+template <Use U, class T, int ROWS, int COLS, Order O> struct Matrix {
+    static constexpr int rows = ROWS, cols = COLS, slots = (COLS + SUBGROUP - 1) / SUBGROUP;
+    T own[ROWS][slots];
+
+    // f(element, row, column) for each element of this lane that lies in the matrix.
+    template <class F> void each(F f) {
+        for (int r = 0; r < ROWS; ++r)
+            for (int s = 0; s < slots; ++s)
+                if (int c = s * SUBGROUP + int(lanes().get_local_linear_id()); c < COLS)
+                    f(own[r][s], r, c);
+    }
+};
+template <Order O> int place(int r, int c, int stride) {
+    return O == Order::by_rows ? r * stride + c : c * stride + r;
+}
+template <class Mat> void matrix_zero(Mat& m) {
+    m.each([](auto& x, int, int) { x = 0; });
+}
+template <Order O, class Mat, class Ptr> void matrix_load(Mat& m, Ptr p, int stride) {
+    m.each([=](auto& x, int r, int c) { x = p[place<O>(r, c, stride)]; });
+}
+template <Order O, class Mat, class Ptr> void matrix_store(Mat& m, Ptr p, int stride) {
+    m.each([=](auto& x, int r, int c) { p[place<O>(r, c, stride)] = x; });
+}
+template <class T> T product_sum(T a, T b, T c) { return c + a * b; }
+inline float product_sum(float a, float b, float c) { return sycl::fma(a, b, c); }
+template <Use U, class T, int M, int N, Order O, class A, class B>
+void matrix_mad(Matrix<U, T, M, N, O>& acc, A& a, B& b) {
+#pragma clang loop unroll(disable)
+    for (int k = 0; k < A::cols; ++k)
+#pragma clang loop unroll(disable)
+        for (int r = 0; r < M; ++r) {
+            T x = sycl::group_broadcast(lanes(), T(a.own[r][k / SUBGROUP]), k % SUBGROUP);
+            for (int s = 0; s < B::slots; ++s)
+                acc.own[r][s] = product_sum(x, T(b.own[k][s]), acc.own[r][s]);
+        }
+}
+#endif

@@ -1,0 +1,212 @@
+"""SYCL C++ as a dialect: free-function kernels, matrices from a header with two forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from speccc.errors import UnsupportedError
+from speccc.ir.expr import Fn, LoadBytes
+from speccc.ir.fragment import FragLoad, Fragment, FragMma, FragStore, FragZero, Role, walk
+from speccc.ir.tile import Buf, Mem
+from speccc.targets.clike.dialect import Dialect
+from speccc.targets.clike.expr import Exprs
+from speccc.targets.clike.prelude import write_exp, write_half
+from speccc.targets.clike.render import SIDES, Renderer
+
+MATRIX, PRELUDE = (
+    Path(__file__).with_name(f"{name}.hpp").read_text(encoding="utf-8")
+    for name in ("matrix", "prelude")
+)
+TYPES = {
+    "f32": "float",
+    "f16": "half",
+    "bf16": "uint16_t",
+    "i8": "int8_t",
+    "u8": "uint8_t",
+    "i32": "int",
+    "u32": "uint",
+    "index": "int",
+    "bool": "bool",
+}
+CALLS = {
+    Fn.MIN: "min_ir",
+    Fn.MAX: "max_ir",
+    Fn.FMA: "fma_ir",
+    Fn.ABS: "sycl::fabs",
+    Fn.RINT: "sycl::rint",
+    Fn.SQRT: "sycl::sqrt",
+    Fn.EXP: "exp_ir",
+}
+BITCASTS = {
+    ("f32", "i32"): "sycl::bit_cast<int>",
+    ("f32", "u32"): "sycl::bit_cast<uint>",
+    ("i32", "f32"): "sycl::bit_cast<float>",
+    ("u32", "f32"): "sycl::bit_cast<float>",
+    ("i32", "u32"): "uint",
+    ("u32", "i32"): "int",
+    ("i8", "u8"): "uint8_t",
+    ("u8", "i8"): "int8_t",
+}
+# Words of C++ that a model's or a pass's name may collide with, and names of what is included.
+_WORDS = """
+    alignas alignof and asm auto bitand bitor bool break case catch char class compl concept const
+    consteval constexpr continue decltype default delete do double else enum explicit export extern
+    false float for friend goto if inline int long mutable namespace new noexcept not nullptr
+    operator or private protected public register requires return short signed sizeof static struct
+    switch template this throw true try typedef typeid typename union unsigned using virtual void
+    volatile wchar_t while xor half uint size_t int8_t uint8_t uint16_t uint32_t main std sycl
+    syclex syclexp mx item min_ir max_ir bytes_at product_sum matrix_zero matrix_load matrix_store
+    matrix_mad in_local in_global lanes layout_of place abs exp fma sqrt round min max
+    div remainder index log pow sin cos tan floor ceil signal time stdin stdout stderr errno
+    f32_at f16_at bf16_at i32_at u32_at SUBGROUP
+"""
+READERS = {
+    "f32": ("float", "bytes_at<float>(p, at)"),
+    "f16": ("float", "half_value(bytes_at<uint16_t>(p, at))"),
+    "bf16": ("float", "sycl::bit_cast<float>(uint(bytes_at<uint16_t>(p, at)) << 16)"),
+    "i32": ("int", "bytes_at<int>(p, at)"),
+    "u32": ("uint", "bytes_at<uint>(p, at)"),
+}
+# The parts of <sycl/sycl.hpp> that a kernel uses: the whole takes twice as long to compile.
+INCLUDES = """\
+#include <sycl/builtins.hpp>
+#include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
+#include <sycl/ext/oneapi/free_function_queries.hpp>
+#include <sycl/ext/oneapi/work_group_static.hpp>
+#include <sycl/group_algorithm.hpp>
+#include <sycl/group_barrier.hpp>
+#if SPECCC_JOINT_MATRIX
+#include <sycl/ext/oneapi/matrix/matrix.hpp>
+#endif
+
+// Each product and each sum is rounded by itself: no compiler may fuse or reorder them.
+#pragma clang fp contract(off) reassociate(off)
+namespace syclex = sycl::ext::oneapi;
+namespace syclexp = sycl::ext::oneapi::experimental;
+using half = sycl::half;
+using uint = uint32_t;
+"""
+USES = {Role.A: "Use::a", Role.B: "Use::b", Role.C: "Use::accumulator"}
+PROPERTY = "SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::{})"
+KERNEL_PREFIX = "__sycl_kernel_"
+"""What SYCL puts before the name of a free function with C linkage."""
+
+
+def _reader(r: Exprs, e: LoadBytes, at: str) -> str:
+    name = r.buffer(e.buf)
+    if e.dtype.nbytes == 1:
+        return f"{r.type(e.dtype)}({name}[{at}])"
+    if e.dtype.name not in READERS:
+        raise UnsupportedError(f"sycl cannot read {e.dtype} from bytes")
+    r.readers[e.buf, e.dtype] = f"{e.dtype.name}_at"
+    return f"{e.dtype.name}_at({name}, {at})"
+
+
+def _entry(r: Renderer) -> str:
+    name = r.names.fresh_global(r.kernel.name)
+    r.entry = KERNEL_PREFIX + name
+    access = {b: "" if r.written(b) else "const " for b in r.buffers}
+    buffers = [f"{access[b]}{r.exprs.type(b.dtype)}* {r.exprs.buffer(b)}" for b in r.buffers]
+    scalars = [f"int {r.exprs.variable(v)}" for v in r.kernel.scalars]
+    return f"void {name}({', '.join(buffers + scalars)})"
+
+
+def _opening(r: Renderer) -> None:
+    r.out.line("const auto item = syclex::this_work_item::get_nd_item<1>();")
+    r.out.line("const int invocation = int(item.get_local_linear_id());")
+    r.out.line("const int workgroup = int(item.get_group_linear_id());")
+    r.out.line("const int workgroups = int(item.get_group_range(0));")
+    for buf in r.shared:
+        kind, size = r.exprs.type(buf.dtype), r.exprs.size(buf)
+        r.out.line(f"syclexp::work_group_static<{kind}[{size}]> {r.exprs.buffer(buf)};")
+
+
+def _declarations(r: Renderer) -> None:
+    out, group = r.out, r.kernel.group
+    out.lines(INCLUDES)
+    r.constants()
+    out.line(f"{r.dialect.constant} SUBGROUP = {group.subgroup};")
+    out.line()
+    out.lines(PRELUDE)
+    out.line()
+    write_exp(out, r.dialect)
+    out.line()
+    write_half(out, r.dialect)
+    for name in sorted({dtype.name for _, dtype in r.exprs.readers}):
+        kind, value = READERS[name]
+        out.line()
+        with out.block(f"template <class Byte> {kind} {name}_at(const Byte* p, int at)"):
+            out.line(f"return {value};")
+    if any(isinstance(s, FragMma) for s in walk(r.kernel.body)):
+        out.line()
+        out.lines(MATRIX)
+    out.line()
+    sizes = f"sub_group_size<{group.subgroup}>", f"work_group_size<{group.invocations}>"
+    out.line(f'extern "C" {PROPERTY.format("nd_range_kernel<1>")}')
+    for size in sizes:
+        out.line(PROPERTY.format(size))
+
+
+def _order(s: FragLoad | FragStore) -> str:
+    return "Order::by_columns" if s.transposed else "Order::by_rows"
+
+
+def _matrix(r: Renderer, frag: Fragment) -> str:
+    """The type of a fragment; that of an operand says in which order it lies in memory."""
+    loads = (s for s in walk(r.kernel.body) if isinstance(s, FragLoad) and s.frag is frag)
+    orders = {_order(s) for s in loads} if frag.role is not Role.C else set()
+    if len(orders) > 1:
+        raise UnsupportedError(f"sycl: fragment {frag.name} is loaded in both orders")
+    order = orders.pop() if orders else "Order::by_rows"
+    rows, cols = SIDES[frag.role]
+    kind = r.exprs.type(frag.shape.dtype(frag.role))
+    return f"Matrix<{USES[frag.role]}, {kind}, {rows}, {cols}, {order}>"
+
+
+def _zero(r: Renderer, s: FragZero) -> None:
+    r.out.line(f"matrix_zero({r.fragment(s.frag)});")
+
+
+def _memory(r: Renderer, s: FragLoad | FragStore) -> None:
+    call = "matrix_load" if isinstance(s, FragLoad) else "matrix_store"
+    frag, stride = r.fragment(s.frag), r.exprs.bound(s.buf.shape[1])
+    at = _pointer(r, s.buf, r.exprs.position(s.buf, s.at))
+    r.out.line(f"{call}<{_order(s)}>({frag}, {at}, {stride});")
+
+
+def _pointer(r: Renderer, buf: Buf, at: str) -> str:
+    space = "in_local" if buf.mem is Mem.SHARED else "in_global"
+    return f"{space}(&{r.exprs.buffer(buf)}[{at}])"
+
+
+def _multiply(r: Renderer, s: FragMma) -> None:
+    r.out.line(f"matrix_mad({', '.join(r.fragment(f) for f in (s.acc, s.a, s.b))});")
+
+
+SYCL = Dialect(
+    name="sycl",
+    title="SYCL",
+    first="",
+    reserved=frozenset(_WORDS.split()),
+    types=TYPES,
+    calls=CALLS,
+    bitcasts=BITCASTS,
+    float_suffix="f",
+    exact="",
+    constant="constexpr int",
+    function="inline ",
+    subgroup="int(item.get_sub_group().get_group_linear_id())",
+    barrier="sycl::group_barrier(item.get_group());",
+    half="float(sycl::bit_cast<half>(uint16_t({})))",
+    reader=_reader,
+    fragment=_matrix,
+    declarations=_declarations,
+    entry=_entry,
+    opening=_opening,
+    statements={
+        FragZero: _zero,
+        FragLoad: _memory,
+        FragStore: _memory,
+        FragMma: _multiply,
+    },
+)

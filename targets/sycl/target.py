@@ -1,0 +1,130 @@
+"""SYCL as a target: each phase of a plan is one free-function kernel, launched in order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from speccc.errors import UnsupportedError
+from speccc.ir.expr import Var
+from speccc.ir.fragment import MmaShape
+from speccc.ir.plan import Plan
+from speccc.ir.tile import Kernel
+from speccc.ir.types import I8, I32
+from speccc.passes.dot_to_fragment import DotToFragment
+from speccc.passes.plan_memory import Arena
+from speccc.targets.base import RenderedPlan, Source, ToolMissingError
+from speccc.targets.clike.plan import render_plan, unservable
+from speccc.targets.clike.render import KernelText
+from speccc.targets.devices.profile import Profile
+from speccc.targets.sycl.render import render_sycl
+from speccc.targets.sycl_build import (
+    PRECISE,
+    VERSION,
+    WHEEL,
+    Form,
+    SyclCompiler,
+    XeCode,
+    compile_sycl,
+    compile_xe,
+    find_ocloc,
+    find_sycl_compiler,
+    ocloc_version,
+)
+
+USUAL_SHARED = 65536
+"""Bytes of local memory of a work-group where the profile is silent: every Xe has that much."""
+INSTALL = "pip install 'speccc[sycl]' (Linux on x86-64), or put oneAPI's icpx on PATH"
+SUBGROUPS = 4
+"""Of a work-group: 64 work-items, enough for a panel's 16 columns times blocks or rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyclTarget:
+    """SYCL for one device profile; `form` says how its matrices are compiled."""
+
+    profile: Profile
+    form: Form = Form.JOINT
+
+    @property
+    def name(self) -> str:
+        """The profile's name."""
+        return self.profile.name
+
+    @property
+    def shape(self) -> MmaShape:
+        """The matrix instruction of quantized dots: as many tokens as it takes at once."""
+        shapes = self.profile.matrix(I8, I8, I32)
+        if not shapes:
+            raise UnsupportedError(f"{self.name}: no int8 matrix instruction is known")
+        return shapes[0]
+
+    @property
+    def lowering(self) -> DotToFragment:
+        """The pass to fragment level."""
+        known = self.profile.arch.subgroup
+        return DotToFragment(self.shape, known.value if known else self.shape.n, SUBGROUPS)
+
+    def unsupported(self, plan: Plan) -> str | None:
+        """Why the plan cannot be served, in words that follow its name; None when it can."""
+        known = self.profile.arch.shared_bytes
+        return unservable(plan, self.lowering.run, known.value if known else USUAL_SHARED)
+
+    def render(self, plan: Plan, arena: Arena, bounds: Mapping[Var, int]) -> RenderedPlan:
+        """The plan's texts and launches; UnsupportedError for two phases of one name."""
+        return render_plan(self.name, "cpp", plan, arena, self._text)
+
+    def _text(self, kernel: Kernel) -> KernelText:
+        return render_sycl(self.lowering.run(kernel))
+
+    def stages(self) -> Mapping[str, Callable[[Source], bytes]]:
+        """SPIR-V; where `ocloc` is found the device's code, its instructions and what it takes."""
+        built: dict[str, XeCode] = {}
+
+        def xe(source: Source) -> XeCode:
+            ocloc = find_ocloc()
+            if ocloc is None:
+                raise ToolMissingError("Xe code needs ocloc: apt install intel-ocloc")
+            if source.text not in built:
+                device = self.profile.arch.name
+                built[source.text] = compile_xe(
+                    self._spirv(source), device, ocloc, name=source.name
+                )
+            return built[source.text]
+
+        first: dict[str, Callable[[Source], bytes]] = {"spv": self._spirv}
+        if self.form is Form.PORTABLE or find_ocloc() is None:
+            return first
+        return first | {
+            "xe.bin": lambda source: xe(source).binary,
+            "xe.asm": lambda source: xe(source).text.encode(),
+            "json": lambda source: json.dumps(xe(source).facts()).encode(),
+        }
+
+    def _spirv(self, source: Source) -> bytes:
+        return compile_sycl(source.text, _compiler(), self.form, name=source.name)
+
+    def fingerprint(self) -> str:
+        """Versions and flags of the compilers."""
+        compiler, ocloc = find_sycl_compiler(), find_ocloc()
+        facts = (
+            self.name,
+            self.form.name,
+            "none" if compiler is None else f"{compiler.name} {compiler.version} {compiler.flags}",
+            "none" if ocloc is None else f"{ocloc_version(ocloc)} {PRECISE}",
+        )
+        return hashlib.sha256(" ".join(facts).encode()).hexdigest()
+
+
+def make(profile: Profile) -> SyclTarget:
+    """The target of a profile."""
+    return SyclTarget(profile)
+
+
+def _compiler() -> SyclCompiler:
+    found = find_sycl_compiler()
+    if found is None:
+        raise ToolMissingError(f"SPIR-V of SYCL needs {WHEEL} {VERSION}*: {INSTALL}")
+    return found

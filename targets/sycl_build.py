@@ -1,0 +1,171 @@
+"""SYCL text -> SPIR-V -> code of a Xe GPU, with the compilers that are on this machine.
+
+SPIR-V comes from the SYCL compiler that Intel ships as a library in the wheel `intel-sycl-rt`, run
+in a process of its own; without that wheel, from `icpx` on PATH. `ocloc` on PATH makes Xe code of
+it and shows its instructions.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+
+from speccc.targets.build_error import BuildError
+
+WHEEL, VERSION = "intel-sycl-rt", "2026.2."
+"""The library's structures are known for this version only."""
+LIBRARY = "libsycl-jit.so"
+JIT = Path(__file__).with_name("sycl") / "jit.py"
+TIMEOUT_S = 120.0
+# Products and sums are rounded one by one; the pragma in the text says so too.
+FLAGS = ("-ffp-contract=off",)
+PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"
+"""What the device's compiler must be told: quotients and roots are part of the bits."""
+
+
+class Form(Enum):
+    """How a text's matrices are compiled; the value is that of the macro SPECCC_JOINT_MATRIX."""
+
+    PORTABLE = 0  # sub-group broadcasts, on any device
+    JOINT = 1  # the matrix engine's own
+
+
+@dataclass(frozen=True, slots=True)
+class SyclCompiler:
+    """A command that reads a text on stdin; `to_file` says that it writes to a file named last."""
+
+    name: str
+    version: str
+    command: tuple[str, ...]
+    flags: tuple[str, ...]
+    to_file: bool
+
+
+@dataclass(frozen=True, slots=True)
+class XeCode:
+    """A device binary, its instructions as text, and what the compiler notes of the kernel."""
+
+    binary: bytes
+    text: str
+    notes: str
+
+    def facts(self) -> Mapping[str, int | None]:
+        """Registers and bytes spilled of a hardware thread, bytes of local memory."""
+        return {
+            "registers": _note(self.notes, "grf_count"),
+            "spills": _note(self.notes, "spill_size") or 0,
+            "shared_bytes": _note(self.notes, "slm_size") or 0,
+        }
+
+
+def _note(notes: str, name: str) -> int | None:
+    """A number of .ze_info, which leaves out what is zero."""
+    found = re.search(rf"(?m)^\s*{name}:\s*(\d+)", notes)
+    return int(found[1]) if found else None
+
+
+@cache
+def find_sycl_compiler() -> SyclCompiler | None:
+    """The wheel's compiler when its version is the known one, else icpx on PATH, else None."""
+    library = _jit_library()
+    if library is not None:
+        version = importlib.metadata.version(WHEEL)
+        command = (sys.executable, "-I", str(JIT), str(library))
+        return SyclCompiler(LIBRARY, version, command, FLAGS, to_file=False)
+    icpx = shutil.which("icpx")
+    return None if icpx is None else icpx_compiler(icpx)
+
+
+def icpx_compiler(path: str) -> SyclCompiler:
+    """oneAPI's driver; its default is fast arithmetic, so it is told to be precise."""
+    head = _run((path, "--version"), b"", path).stdout.decode(errors="replace").splitlines()
+    device = ("-fsycl", "-fsycl-device-only", "-fsycl-device-obj=spirv", "-O2")
+    flags = (*device, "-fp-model=precise", *FLAGS, "-x", "c++", "-", "-o")
+    return SyclCompiler("icpx", head[0] if head else "unknown", (path,), flags, to_file=True)
+
+
+def _jit_library() -> Path | None:
+    try:
+        found = importlib.metadata.distribution(WHEEL)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    if not found.version.startswith(VERSION):
+        return None
+    paths = (Path(str(f.locate())) for f in found.files or () if f.name == LIBRARY)
+    return next((p.resolve() for p in paths if p.exists()), None)
+
+
+def compile_sycl(text: str, compiler: SyclCompiler, form: Form, *, name: str = "kernel") -> bytes:
+    """SPIR-V of one kernel's text. BuildError with the compiler's words when it is refused."""
+    macro = f"-DSPECCC_JOINT_MATRIX={form.value}"
+    if not compiler.to_file:
+        words = (*compiler.command, f"{name}.cpp", macro, *compiler.flags)
+        return _checked(_run(words, text.encode(), name), name).stdout
+    with tempfile.TemporaryDirectory(prefix="speccc-sycl-") as folder:
+        out = Path(folder, "out.spv")
+        words = (*compiler.command, macro, *compiler.flags, str(out))
+        _checked(_run(words, text.encode(), name), name)
+        return out.read_bytes()
+
+
+def find_ocloc() -> str | None:
+    """Intel's offline device compiler on PATH."""
+    return shutil.which("ocloc")
+
+
+def compile_xe(spirv: bytes, device: str, ocloc: str, *, name: str = "kernel") -> XeCode:
+    """Code of `device` (as ocloc calls it: "bmg", "pvc"). BuildError when it is refused."""
+    with tempfile.TemporaryDirectory(prefix="speccc-ocloc-") as folder:
+        source, dump = Path(folder, "k.spv"), Path(folder, "dump")
+        binary = Path(folder, "k.bin")
+        source.write_bytes(spirv)
+        given = ("-file", str(source), "-device", device, "-spirv_input", "-options", PRECISE)
+        placed = ("-out_dir", folder, "-output", binary.stem, "-output_no_suffix")
+        done = _checked(_run((ocloc, "compile", *given, *placed), b"", name), name)
+        if not binary.exists():
+            raise BuildError(_words(done), where=name)
+        shown = (ocloc, "disasm", "-file", str(binary), "-device", device, "-dump", str(dump))
+        _checked(_run(shown, b"", name), name)
+        texts = "".join(t.read_text(errors="replace") for t in sorted(dump.glob(".text.*.asm")))
+        notes = (dump / ".ze_info").read_text(errors="replace")
+        return XeCode(binary.read_bytes(), texts, notes)
+
+
+def ocloc_version(ocloc: str) -> str:
+    """What ocloc says of itself."""
+    done = _run((ocloc, "--version"), b"", ocloc)
+    return done.stdout.decode(errors="replace").strip() or "unknown"
+
+
+def _checked(
+    done: subprocess.CompletedProcess[bytes], name: str
+) -> subprocess.CompletedProcess[bytes]:
+    if done.returncode != 0:
+        raise BuildError(_words(done), where=name)
+    return done
+
+
+def _words(done: subprocess.CompletedProcess[bytes]) -> str:
+    """What the compiler said, without its notes on each macro's expansion."""
+    log = (done.stderr or done.stdout).decode(errors="replace").strip()
+    return log or f"ended with status {done.returncode} and without a word"
+
+
+def _run(command: tuple[str, ...], data: bytes, name: str) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
+            command, input=data, capture_output=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"no answer in {TIMEOUT_S:.0f} s from {command[0]}", where=name) from None
+    except OSError as error:
+        raise BuildError(f"cannot be started: {error.strerror}", where=command[0]) from None

@@ -1,0 +1,82 @@
+"""The program behind `sycl_cpu`: kernels on Intel's CPU device, told what to do on stdin.
+
+A request is a line of JSON and `bytes` bytes after it; so is the reply. Buffers stay here between
+requests. Errors are replies; a kernel that hangs is the caller's to kill.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from typing import Any
+
+import dpctl
+import dpctl.memory
+import dpctl.program
+
+# Quotients and roots are part of the bits.
+PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"
+
+
+class Device:
+    """The queue, what was built, and the buffers."""
+
+    def __init__(self) -> None:
+        self.queue = dpctl.SyclQueue("opencl:cpu", property="in_order")
+        self.kernels: dict[str, Any] = {}
+        self.buffers: dict[str, Any] = {}
+
+    def put(self, request: dict[str, Any], data: bytes) -> bytes:
+        """A buffer with these contents."""
+        memory = dpctl.memory.MemoryUSMDevice(max(1, len(data)), queue=self.queue)
+        if data:
+            memory.copy_from_host(bytearray(data))
+        self.buffers[request["name"]] = memory
+        self.buffers[request["name"], "size"] = len(data)
+        return b""
+
+    def get(self, request: dict[str, Any], data: bytes) -> bytes:
+        """A buffer's contents."""
+        size = self.buffers[request["name"], "size"]
+        return bytes(self.buffers[request["name"]].copy_to_host())[:size]
+
+    def build(self, request: dict[str, Any], data: bytes) -> bytes:
+        """SPIR-V made ready to run under the caller's name for it."""
+        program = dpctl.program.create_program_from_spirv(self.queue, data, PRECISE)
+        self.kernels[request["key"]] = program.get_sycl_kernel(request["entry"])
+        return b""
+
+    def run(self, request: dict[str, Any], data: bytes) -> bytes:
+        """One launch, waited for."""
+        memories = [self.buffers[name] for name in request["buffers"]]
+        scalars = [ctypes.c_int(n) for n in request["scalars"]]
+        local, groups = request["local"], request["groups"]
+        kernel = self.kernels[request["key"]]
+        self.queue.submit(kernel, memories + scalars, [local * groups], [local]).wait()
+        return b""
+
+    def about(self, request: dict[str, Any], data: bytes) -> bytes:
+        """The device's sub-group sizes and name."""
+        device = self.queue.sycl_device
+        told = {"name": device.name, "subgroups": list(device.sub_group_sizes)}
+        return json.dumps(told).encode()
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    device = Device()
+    requests, replies = sys.stdin.buffer, sys.stdout.buffer
+    while line := requests.readline():
+        request = json.loads(line)
+        data = requests.read(request["bytes"])
+        try:
+            reply, error = getattr(device, request["op"])(request, data), None
+        except Exception as raised:
+            reply, error = b"", f"{type(raised).__name__}: {raised}"
+        replies.write(json.dumps({"bytes": len(reply), "error": error}).encode() + b"\n" + reply)
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()
