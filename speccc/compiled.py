@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from speccc import user_cache
 from speccc.errors import InputError
-from speccc.quick_import import import_tvm_ffi
+from speccc.quick_import import without_torch
 from speccc.runtime.destination import ZIP_MAGIC
 
 if TYPE_CHECKING:
@@ -75,16 +75,16 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
             return load(kept)
         except InputError:  # damaged or of another schema: compile it anew
             kept.unlink()
-    import_tvm_ffi()
-    return compile_model(
-        path,
-        target=options.target,
-        context=options.context,
-        output=kept,
-        progress=report,
-        isa=isa,
-        kv=options.kv,
-    )
+    with without_torch():
+        return compile_model(
+            path,
+            target=options.target,
+            context=options.context,
+            output=kept,
+            progress=report,
+            isa=isa,
+            kv=options.kv,
+        )
 
 
 def content_fingerprint(path: Path) -> str:

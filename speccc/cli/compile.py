@@ -8,7 +8,7 @@ import click
 
 from speccc.cli import output
 from speccc.cli.spelling import Command
-from speccc.quick_import import import_tvm_ffi
+from speccc.quick_import import without_torch
 from speccc.runtime.destination import artifact_destination
 
 ISAS = ("auto", "avx512vnni", "avx2", "dotprod", "portable")
@@ -59,7 +59,6 @@ def command(
         raise click.UsageError("-o is empty; name a file")
     to = Path(artifact or f"{source.resolve().stem}.speccc")
     artifact_destination(to, source)
-    import_tvm_ffi()
     from speccc.driver import CompileOptions, compile_to
 
     options = CompileOptions(
@@ -70,7 +69,7 @@ def command(
         dump=None if dump is None else Path(dump),
         tune_seconds=tune_seconds,
     )
-    with output.progress() as report:
+    with output.progress() as report, without_torch():
         manifest = compile_to(source, to, options, report)
     if as_json:
         output.print_json({"artifact": str(to), "bytes": to.stat().st_size, "manifest": manifest})

@@ -11,7 +11,7 @@ from speccc.cli import output
 from speccc.cli.compile import ISAS, KV_TYPES, one_model
 from speccc.cli.spelling import Command
 from speccc.errors import UnsupportedError
-from speccc.quick_import import import_tvm_ffi
+from speccc.quick_import import without_torch
 from speccc.runtime.destination import artifact_destination
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ def command(
     source = Path(output.exists(one_model(model, model_flag)))
     if artifact is not None:
         artifact_destination(Path(artifact), source)
-    import_tvm_ffi()
     from speccc.driver import CompileOptions, compile_to, tunable
     from speccc.targets.cpu.isa import by_name, runs_here
     from speccc.tuning import told, tune_here
@@ -61,7 +60,7 @@ def command(
     if not runs_here(by_name(isa)):
         raise UnsupportedError(f"--isa {isa}: this CPU cannot run it: tune on one that can")
     options = CompileOptions(isa=isa, kv=kv)
-    with output.progress() as report:
+    with output.progress() as report, without_torch():
         problem, done = tune_here(tunable(source, options, report), budget, told(report))
         if artifact is not None:
             compile_to(source, Path(artifact), options, report)
