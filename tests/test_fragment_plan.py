@@ -28,6 +28,7 @@ from speccc.targets.vulkan.render import render_shader
 Bufs = Mapping[Buf, Array]
 Sizes = Mapping[Var, int]
 Machine = Callable[[FragmentKernel, Bufs, Sizes], Bufs]
+Lower = Callable[[Kernel], FragmentKernel]
 
 # Between them: 4-bit, 8-bit and float weights, a half and an int8 cache, a tied and an untied head.
 SPECS = {
@@ -39,8 +40,8 @@ SPECS = {
 class Compared:
     """A plan machine that runs each phase at both levels and insists on equal buffers."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, machine: Machine, lower: Lower = lowered) -> None:
+        self.machine, self.lower = machine, lower
         self.lowered: dict[Kernel, FragmentKernel] = {}
         self.phases = 0
 
@@ -57,7 +58,7 @@ class Compared:
 
     def _phase(self, kernel: Kernel, bufs: Bufs, scalars: Sizes) -> None:
         if kernel not in self.lowered:
-            self.lowered[kernel] = lowered(kernel)
+            self.lowered[kernel] = self.lower(kernel)
             verify_fragment(self.lowered[kernel])
         before = {b: bufs[b].copy() for b in kernel.bufs}
         run_kernel(kernel, {b: bufs[b] for b in kernel.bufs}, scalars)
