@@ -13,7 +13,8 @@ from speccc.runtime.session import StepSpec
 from speccc.runtime.step_spec import MOST
 
 DRAFTERS = ("ngram", "none")
-TARGETS = ("cpu",)
+TARGETS = ("cpu", "vulkan")
+"""Backends of the targets that this version runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,11 @@ class Facts:
     machine: str
     verify_ms: Mapping[int, float]
     splits: Splits
+
+    @property
+    def backend(self) -> str:
+        """The target's backend: cpu or vulkan, if this version runs it."""
+        return self.target.partition(":")[0]
 
 
 def read_facts(manifest: Mapping[str, Any], spec: StepSpec, vocab: int, where: str) -> Facts:

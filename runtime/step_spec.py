@@ -11,6 +11,12 @@ from typing import Any
 from speccc.errors import InputError
 from speccc.ir.types import DTYPES
 from speccc.runtime.artifact_file import Entries
+from speccc.runtime.devices.vulkan_launches import (
+    FILE,
+    check_bindings,
+    read_launches,
+    sealed_code,
+)
 from speccc.runtime.session import LANES, BufSpec, RopeSpec, StepSpec
 
 MOST = 1 << 40
@@ -34,14 +40,19 @@ def seal(step: Mapping[str, Any], library: Any) -> str:
 def read_step(entries: Entries) -> StepSpec:
     """How to call the artifact's step; InputError names the field that is wrong."""
     where = str(entries.path)
-    for name in ("step.so", "weights", "vectors"):
+    launches = read_launches(entries.data, where) if FILE in entries.data else None
+    for name in ("weights", "vectors", *(() if launches else ("step.so",))):
         if name not in entries.data:
             raise InputError(f"entry {name} is missing: compile the model again", where=where)
     step: Any = entries.manifest.get("step")
     try:
         spec = parse_step(step)
-        if step["seal"] != seal(step, entries.data["step.so"]):
-            raise ValueError("it does not belong to step.so")
+        code = sealed_code(entries.data) if launches else entries.data["step.so"]
+        if step["seal"] != seal(step, code):
+            raise ValueError(f"it does not belong to {FILE if launches else 'step.so'}")
+        if launches:
+            scratch = sum(n * DTYPES[t].nbytes for t, n in spec.scratch.items())
+            check_bindings(launches, {b.name for b in spec.bufs}, 4 * spec.arena, scratch)
         _check_bufs(spec)
         if len(entries.data["vectors"]) % 4:
             raise ValueError("vectors is no f32 array")

@@ -18,6 +18,8 @@ from speccc.runtime.artifact_file import Entries, read_entries
 from speccc.runtime.chat import ChatTemplate
 from speccc.runtime.controller import AdaptiveController
 from speccc.runtime.devices.cpu import cores
+from speccc.runtime.devices.vulkan_home import need_vulkan
+from speccc.runtime.devices.vulkan_launches import code_entries, read_launches
 from speccc.runtime.drafter import Drafter
 from speccc.runtime.generate import Generation, collect
 from speccc.runtime.generate import generate as run_generate
@@ -25,7 +27,7 @@ from speccc.runtime.give_back import give_back
 from speccc.runtime.manifest import DRAFTERS, TARGETS, Facts, read_facts
 from speccc.runtime.ngram import NgramDrafter
 from speccc.runtime.sampling import SamplingParams
-from speccc.runtime.session import CpuSession, StepSpec
+from speccc.runtime.session import CpuSession, StepSession, StepSpec
 from speccc.runtime.step_spec import read_step
 from speccc.runtime.stream_text import Piece
 from speccc.runtime.tokenizer import Tokenizer
@@ -100,10 +102,15 @@ class Model:
         from speccc.targets.cpu.isa import ISAS, detect, runs_here
 
         facts, where, here = self._facts, str(self.path), platform.machine()
-        if facts.target not in TARGETS:
+        if facts.backend not in TARGETS:
             raise UnsupportedError(
-                f"is compiled for the target {facts.target}: this version runs cpu", where=where
+                f"is compiled for the target {facts.target}: "
+                f"this version runs {' and '.join(TARGETS)}",
+                where=where,
             )
+        if facts.backend != "cpu":
+            need_vulkan()
+            return
         if facts.machine != here:
             raise UnsupportedError(
                 f"is compiled for {facts.machine}, this machine is {here}: compile the model here",
@@ -116,25 +123,47 @@ class Model:
                 where=where,
             )
 
-    def session(self, *, context: int | None = None, threads: int | None = None) -> CpuSession:
+    def session(self, *, context: int | None = None, threads: int | None = None) -> StepSession:
         """A fresh sequence; `context` tokens fit it, `threads` workers run it."""
         self.check_machine()
         most = self._facts.context_length
         asked = self._facts.context if context is None else context
         if not 1 <= asked <= most:
             raise InputError(f"a context of {asked}: the model takes 1 to {most} tokens (-c)")
-        workers = threads if threads is not None else knobs.THREADS.get() or cores()
-        if not 1 <= workers <= MOST_THREADS:
-            raise InputError(f"{workers} threads: give 1 to {MOST_THREADS} (-t)")
+        if threads is None:
+            threads = knobs.THREADS.get()
+        if threads is not None and not 1 <= threads <= MOST_THREADS:
+            raise InputError(f"{threads} threads: give 1 to {MOST_THREADS} (-t)")
+        if self._facts.backend == "cpu":
+            return self._cpu_session(asked, threads or cores())
+        return self._device_session(asked, threads)
+
+    def _cpu_session(self, context: int, threads: int) -> CpuSession:
         weights, vectors = self._entries.data["weights"], self._entries.data["vectors"]
-        check_fits(self._spec, weights.size + vectors.size, asked, workers, loaded=True)
+        check_fits(self._spec, weights.size + vectors.size, context, threads, loaded=True)
         return CpuSession(
             self._spec,
             self._entries.data["step.so"],
             weights,
             vectors.view(np.float32),
-            context=asked,
-            threads=workers,
+            context=context,
+            threads=threads,
+            splits=self._facts.splits,
+        )
+
+    def _device_session(self, context: int, threads: int | None) -> StepSession:
+        from speccc.runtime.devices.vulkan_session import VulkanSession
+
+        data = self._entries.data
+        launches = read_launches(data, str(self.path))
+        return VulkanSession(
+            self._spec,
+            launches,
+            [bytes(data[name]) for name in code_entries(launches)],
+            data["weights"],
+            data["vectors"].view(np.float32),
+            context=context,
+            threads=threads,
             splits=self._facts.splits,
         )
 
@@ -152,7 +181,7 @@ class Model:
         min_p: float = 0.0,
         context: int | None = None,
         threads: int | None = None,
-        session: CpuSession | None = None,
+        session: StepSession | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Generator[Piece, None, Generation]:
         """Yields pieces of text as they are decided; the generator returns the `Generation`."""

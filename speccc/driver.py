@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from speccc.build_step import build_step
+from speccc.device_step import DeviceStep, build_device_step, device_target
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.build_llama import build_llama, weight_types
 from speccc.ir.expr import Expr, Var
@@ -43,6 +44,7 @@ from speccc.runtime.step_spec import SCRATCH, parse_step, seal
 from speccc.runtime.tokenizer import Tokenizer
 from speccc.targets.cpu.built import Built, Signature
 from speccc.targets.cpu.isa import Isa, by_name, runs_here
+from speccc.targets.vulkan.target import VulkanTarget
 from speccc.tuning import Subject, schedules_for, told
 from speccc.user_cache import write_whole
 from speccc.verify_cache import known_or_measured, verify_keys
@@ -96,28 +98,37 @@ def compile_to(
     or option, and when the model would not fit into this machine's memory.
     """
     tell = progress or (lambda what, done, total: None)
-    isa = _check(options)
+    isa, device = _check(options), _device(options)
     output = artifact_destination(output, path)
     if options.dump is not None and options.dump.exists() and not options.dump.is_dir():
         raise InputError("is not a folder; name one with --dump", where=str(options.dump))
     times = _Times()
     front = _front(path, options, isa, times, tell)
-    schedules = _schedules(front.subject, options, times, tell)
+    schedules: Schedules = {}
+    if device is None:
+        schedules = _schedules(front.subject, options, times, tell)
     tell("build", 0, 1)
-    subject = front.subject
-    built = build_step(
-        subject.plan, subject.arena, subject.bounds, schedules, isa, open_kernel_cache()
-    )
+    built = _build(front.subject, schedules, device, tell)
     if options.dump is not None:
         _dump(options.dump, built, front.lowered)
     times.lap("build")
     tell("build", 1, 1)
-    made = _Made(front, options, isa, schedules, built)
+    made = _Made(front, options, isa, schedules, built, device)
     cost = _measure(made, times, tell)
     tell("write", 0, 1)
     manifest = write_entries(output, _manifest(made, times, cost), made.entries())
     tell("write", 1, 1)
     return manifest
+
+
+def _build(
+    subject: Subject, schedules: Schedules, device: VulkanTarget | None, tell: Progress
+) -> Built | DeviceStep:
+    """The step's code, for the host CPU or a device."""
+    program = (subject.plan, subject.arena, subject.bounds)
+    if device is None:
+        return build_step(*program, schedules, subject.isa, open_kernel_cache())
+    return build_device_step(device, *program, subject.weights.nbytes, tell)
 
 
 def tunable(path: Path, options: CompileOptions, progress: Progress | None = None) -> Subject:
@@ -178,7 +189,8 @@ class _Made:
     options: CompileOptions
     isa: Isa
     schedules: Schedules
-    built: Built
+    built: Built | DeviceStep
+    device: VulkanTarget | None
 
     @property
     def source(self) -> ModelSource:
@@ -198,8 +210,7 @@ class _Made:
     def entries(self) -> dict[str, Any]:
         """The artifact's entries by name."""
         data: dict[str, Any] = {
-            "step.so": self.built.library,
-            "step.tir.txt": self.built.source.encode(),
+            **self.built.entries,
             "tokenizer.json": self.source.tokenizer.to_bytes(),
             "weights": self.front.subject.weights,
             "vectors": self.front.subject.vectors.view(np.uint8),
@@ -211,10 +222,6 @@ class _Made:
 
 def _check(options: CompileOptions) -> Isa:
     """The instruction set; UnsupportedError for an option this version does not have."""
-    if options.target not in TARGETS:
-        raise UnsupportedError(
-            f"--target {options.target}: this version compiles for {', '.join(TARGETS)}"
-        )
     if options.drafter not in DRAFTERS:
         raise UnsupportedError(f"drafter {options.drafter!r}: choose {' or '.join(DRAFTERS)}")
     if options.kv not in KV_TYPES:
@@ -226,6 +233,15 @@ def _check(options: CompileOptions) -> Isa:
             "compile the model there"
         )
     return isa
+
+
+def _device(options: CompileOptions) -> VulkanTarget | None:
+    """The device target, None for the CPU; UnsupportedError for one that this version lacks."""
+    if options.target.partition(":")[0] not in TARGETS:
+        raise UnsupportedError(
+            f"--target {options.target}: this version compiles for {', '.join(TARGETS)}"
+        )
+    return None if options.target == "cpu" else device_target(options.target)
 
 
 def _check_memory(spec: StepSpec, lowered: Lowered, isa: Isa, context: int) -> None:
@@ -240,7 +256,7 @@ def _weight_bytes(lowered: Lowered) -> int:
 
 def _measure(made: _Made, times: _Times, tell: Progress) -> VerifyTable | None:
     """T(m) of the step just built, where this machine can run it; from the cache if it is known."""
-    if not made.options.measure or not runs_here(made.isa):
+    if not made.options.measure or made.device is not None or not runs_here(made.isa):
         return None
     tell("measure", 0, 1)
     room = min(CONTEXT, made.source.config.context_length)
@@ -333,9 +349,9 @@ def _manifest(made: _Made, times: _Times, cost: VerifyTable | None) -> dict[str,
     return {
         "model": {"name": source.config.name, "fingerprint": source.fingerprint(), **config},
         "formats": _formats(source),
-        "target": options.target,
-        "isa": made.isa.name,
-        "machine": platform.machine(),
+        "target": "cpu" if made.device is None else made.device.name,
+        "isa": made.isa.name if made.device is None else "",
+        "machine": platform.machine() if made.device is None else "",
         "drafter": options.drafter,
         "context": made.front.context,
         "kv": {"type": options.kv, "bytes_per_token": 2 * kv.layers * kv.heads * kv.size * element},
@@ -388,7 +404,8 @@ def _formats(source: ModelSource) -> dict[str, int]:
     return counts
 
 
-def _dump(folder: Path, built: Built, lowered: Lowered) -> None:
+def _dump(folder: Path, built: Built | DeviceStep, lowered: Lowered) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "50-plan.tile.txt", print_plan(lowered.plan))
-    write_whole(folder / "90-step.tir.txt", built.source)
+    for name, text in built.texts.items():
+        write_whole(folder / f"90-{name}", text)

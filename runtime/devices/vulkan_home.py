@@ -34,8 +34,8 @@ class VulkanHome:
         return (str(program),) if self.root is None else self.root.command(program)
 
     def environment(self) -> dict[str, str]:
-        """Variables of the worker. The tree has one driver; no cache of Mesa outlives a worker."""
-        out = dict(os.environ, MESA_SHADER_CACHE_DISABLE="true")
+        """Variables of the worker. Of the tree, the driver for the CPU alone."""
+        out = dict(os.environ)
         if self.root is not None:
             out["VK_DRIVER_FILES"] = str(self.root.path / CPU_DRIVER)
         return out

@@ -23,3 +23,13 @@ class Built:
     signature: Signature
     source: str
     library: bytes
+
+    @property
+    def entries(self) -> dict[str, bytes]:
+        """An artifact's entries that hold it."""
+        return {"step.so": self.library, "step.tir.txt": self.source.encode()}
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """What a person may read of it, by file name."""
+        return {"step.tir.txt": self.source}

@@ -1,0 +1,208 @@
+"""A session on a Vulkan device: the step is recorded once and replayed with other sizes."""
+
+from __future__ import annotations
+
+import math
+import struct
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from speccc.errors import InputError, UnsupportedError
+from speccc.ir.types import DTYPES
+from speccc.runtime.cores import cores
+from speccc.runtime.devices.vulkan_home import need_vulkan
+from speccc.runtime.devices.vulkan_launches import (
+    ALIGN,
+    ARENA,
+    SCRATCH,
+    SIZES,
+    KernelLaunch,
+    LaunchSpec,
+)
+from speccc.runtime.devices.vulkan_worker import Copies, DeviceInfo, Span, VulkanWorker
+from speccc.runtime.rows import Splits
+from speccc.runtime.session import LANES, StepSession, StepSpec, buffer_shapes, rope_tables
+
+Array = npt.NDArray[Any]
+MOST_ELEMENTS = 2**31 - 1
+"""Kernels count elements with 32-bit integers; the weights are counted in bytes."""
+PART = 1 << 24
+"""Bytes of one upload."""
+STEP_S = 120.0
+"""A request that takes longer has hung."""
+FLOAT_BYTES = 4
+
+
+class VulkanSession(StepSession):
+    """A session in a worker process with one device; a hang or a crash of it is a WorkerError."""
+
+    def __init__(
+        self,
+        spec: StepSpec,
+        launches: LaunchSpec,
+        code: Sequence[bytes],
+        weights: Array,
+        vectors: Array,
+        *,
+        context: int,
+        threads: int | None = None,
+        splits: Splits | None = None,
+        hidden: bool = False,
+    ) -> None:
+        """Opens the device and uploads the model. `threads` is the most workgroups of a launch.
+
+        `hidden` keeps all buffers where the host does not see them. UnsupportedError when the
+        device is not what the step was compiled for, InputError when the context is too long.
+        """
+        worker = VulkanWorker(need_vulkan(), timeout_s=STEP_S, device=launches.device)
+        self._end = weakref.finalize(self, worker.close)
+        self._worker = worker
+        info = worker.query()
+        _check_device(launches, info)
+        workers = threads or (cores() if info.is_cpu else launches.workers)
+        super().__init__(spec, context=context, threads=workers, splits=splits)
+        self.device = info
+        self._results: dict[str, Array] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._spans = self._make_buffers(weights, vectors, hidden)
+        self._upload({"weights": weights, "vectors": vectors})
+        self._upload(rope_tables(spec, self._tiles * LANES))
+        numbers = [self._kernel(k, c) for k, c in zip(launches.kernels, code, strict=True)]
+        worker.record(list(self._order(launches, numbers)))
+
+    def close(self) -> None:
+        """Ends the worker; the session is of no use afterwards."""
+        self._end()
+
+    def _make_buffers(self, weights: Array, vectors: Array, hidden: bool) -> dict[str, Span]:
+        constants = {"weights": weights.shape, "vectors": vectors.shape}
+        out: dict[str, Span] = {}
+        for buf, shape in buffer_shapes(self.spec, self._tiles).items():
+            self._shapes[buf.name] = constants.get(buf.name, shape)
+            count = math.prod(self._shapes[buf.name])
+            if count > MOST_ELEMENTS:
+                raise InputError(
+                    f"{buf.name} has {count} elements, kernels count to {MOST_ELEMENTS}: "
+                    "give a shorter context (-c) or a smaller model"
+                )
+            out[buf.name] = self._buffer(count * DTYPES[buf.dtype].nbytes, hidden)
+        per_worker = sum(n * DTYPES[t].nbytes for t, n in self.spec.scratch.items())
+        others = {
+            ARENA: FLOAT_BYTES * self.spec.arena,
+            SCRATCH: self.threads * per_worker,
+            SIZES: 4 * len(self.spec.sizes),
+        }
+        return {**out, **{name: self._buffer(size, hidden) for name, size in others.items()}}
+
+    def _buffer(self, size: int, hidden: bool) -> Span:
+        size = max(size, 4)
+        return Span(self._worker.buffer(size, hidden=hidden), 0, size)
+
+    def _upload(self, arrays: Mapping[str, Array]) -> None:
+        for name, array in arrays.items():
+            raw, span = array.reshape(-1).view(np.uint8), self._spans[name]
+            for at in range(0, raw.size, PART):
+                part = raw[at : at + PART].tobytes()
+                self._worker.step([(Span(span.buffer, at, len(part)), part)], [], run=False)
+
+    def _kernel(self, kernel: KernelLaunch, code: bytes) -> int:
+        places: list[Span] = []
+        scratch = 0
+        for b in kernel.bindings:
+            whole = self._spans[b.buffer]
+            at = scratch if b.buffer == SCRATCH else b.offset
+            places.append(Span(whole.buffer, at, whole.size - at))
+            scratch += -(-self.threads * b.each // ALIGN) * ALIGN
+        return self._worker.kernel(
+            code,
+            [*places, self._spans[SIZES]],
+            uniforms=1,
+            push=kernel.pushed,
+            subgroup=kernel.subgroup,
+        )
+
+    def _order(
+        self, launches: LaunchSpec, numbers: Sequence[int]
+    ) -> Iterator[tuple[int, int, int]]:
+        for rounds in launches.order:
+            for turn in range(rounds.count):
+                for k in rounds.kernels:
+                    most = launches.kernels[k].most
+                    workers = self.threads if most is None else min(self.threads, most)
+                    yield numbers[k], workers, turn
+
+    def _execute(self, rows: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
+        constants = {
+            "weight_bytes": self._shapes["weights"][0],
+            "vector_elements": self._shapes["vectors"][0],
+        }
+        known = {**sizes, **constants}
+        given = struct.pack(f"<{len(known)}i", *(known[name] for name in self.spec.sizes))
+        writes = [self._given(SIZES, given)]
+        writes += [self._given(n, v.astype(np.int32).tobytes()) for n, v in rows.items()]
+        name = self.spec.logits if sizes["head_logits"] else self.spec.picks
+        kind = np.float32 if sizes["head_logits"] else np.int32
+        shape = (sizes["head_rows"], *self._shapes[name][1:])
+        wanted = Span(self._spans[name].buffer, 0, 4 * math.prod(shape))
+        (raw,) = self._worker.step(writes, [wanted])
+        self._results = {name: np.frombuffer(raw, kind).reshape(shape)}
+
+    def _given(self, name: str, data: bytes) -> tuple[Span, bytes]:
+        return Span(self._spans[name].buffer, 0, len(data)), data
+
+    def _result(self, name: str, rows: int) -> Array:
+        return self._results[name][:rows]
+
+    def _move(self, source: int, to: int) -> None:
+        copies = list(self._key_copies(source, to))
+        for name in ("v_cache", "k_scale", "v_scale"):
+            if name in self._shapes:
+                copies.append(self._slot_copies(name, source, to))
+        self._worker.copy(copies)
+
+    def _key_copies(self, source: int, to: int) -> Iterator[Copies]:
+        """K lies in tiles of 16 slots: a slot is a lane of each of a tile's rows."""
+        layers, heads, tiles, size, lanes = self._shapes["k_cache"]
+        element = self._element("k_cache")
+        for head in range(layers * heads):
+            first, second = (
+                ((head * tiles + slot // lanes) * size * lanes + slot % lanes) * element
+                for slot in (source, to)
+            )
+            buffer = self._spans["k_cache"].buffer
+            yield Copies(buffer, first, second, element, lanes * element, size)
+
+    def _slot_copies(self, name: str, source: int, to: int) -> Copies:
+        """V and the scales have the slot as an axis: [.., slots, lanes] or [.., slots]."""
+        shape, at = self._shapes[name], 3
+        part = math.prod(shape[at + 1 :]) * self._element(name)
+        buffer, count = self._spans[name].buffer, math.prod(shape[:at])
+        return Copies(buffer, source * part, to * part, part, shape[at] * part, count)
+
+    def _element(self, name: str) -> int:
+        return next(DTYPES[b.dtype].nbytes for b in self.spec.bufs if b.name == name)
+
+
+def _check_device(launches: LaunchSpec, info: DeviceInfo) -> None:
+    """UnsupportedError when the kernels need what the device lacks."""
+    for kernel in launches.kernels:
+        if kernel.subgroup and not info.min_subgroup <= kernel.subgroup <= info.max_subgroup:
+            raise UnsupportedError(
+                f"is compiled for subgroups of {kernel.subgroup}, which {info.name} lacks: "
+                "compile the model for this device (--target)"
+            )
+    if launches.matrix is None:
+        return
+    if not any(
+        (s.m, s.n, s.k) == launches.matrix and (s.a, s.b, s.c) == ("s8", "s8", "s32")
+        for s in info.shapes
+    ):
+        sides = "x".join(map(str, launches.matrix))
+        raise UnsupportedError(
+            f"is compiled for matrices of {sides}, which {info.name} lacks: "
+            "compile the model for this device (--target)"
+        )

@@ -1,0 +1,176 @@
+"""A plan -> the entries of an artifact for a device of recorded steps: texts, code, launches.
+
+Devices count workgroups where a CPU counts threads: a session says how many a launch may have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from speccc.errors import UnsupportedError
+from speccc.ir.expr import Expr, Var
+from speccc.ir.plan import Plan, size_of
+from speccc.ir.types import DTYPES
+from speccc.kernel_cache import open_kernel_cache
+from speccc.passes.plan_memory import Arena
+from speccc.runtime.devices.vulkan_launches import (
+    ARENA,
+    FILE,
+    FOLDER,
+    SCRATCH,
+    scratch_bytes,
+    sealed_code,
+)
+from speccc.runtime.step_spec import SCRATCH as SCRATCH_TYPES
+from speccc.targets.base import Launch, LaunchLoop, Place, RenderedPlan, Source
+from speccc.targets.cpu.built import Signature
+from speccc.targets.registry import target
+from speccc.targets.vulkan.target import VulkanTarget
+
+WEIGHTS_MOST = 2**31 - 1
+"""Kernels find a byte of the weights by a signed 32-bit number."""
+WORKERS = 256
+"""Workgroups of a launch on a GPU whose number of units no profile knows."""
+SOFTWARE_DEVICE = "llvmpipe"
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """A built step: how to call it, and the entries that hold it."""
+
+    signature: Signature
+    entries: Mapping[str, bytes]
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """What a person may read of it, by file name."""
+        texts = {n: d for n, d in self.entries.items() if not n.endswith(".spv")}
+        return {n.rpartition("/")[2]: d.decode() for n, d in texts.items()}
+
+    @property
+    def library(self) -> bytes:
+        """What the manifest's seal binds: see `sealed_code`."""
+        return sealed_code(self.entries)
+
+
+def device_target(name: str) -> VulkanTarget:
+    """The target of a name. UnsupportedError names what is close or what there is."""
+    found = target(name)
+    if not isinstance(found, VulkanTarget):
+        raise UnsupportedError(f"--target {name}: this version does not run it")
+    return found
+
+
+def build_device_step(
+    device: VulkanTarget,
+    plan: Plan,
+    arena: Arena,
+    bounds: Mapping[Var, int],
+    weight_bytes: int,
+    tell: Callable[[str, int, int], None],
+) -> DeviceStep:
+    """The step for a Vulkan device. UnsupportedError for what the target or its tools cannot."""
+    if weight_bytes > WEIGHTS_MOST:
+        raise UnsupportedError(
+            f"--target {device.name}: the weights are {weight_bytes} bytes, it reaches "
+            f"{WEIGHTS_MOST}: use a smaller format or --target cpu"
+        )
+    reason = device.unsupported(plan)
+    if reason is not None:
+        raise UnsupportedError(f"--target {device.name}: {reason}")
+    rendered = device.render(plan, arena, bounds)
+    entries: dict[str, bytes] = {}
+    for n, source in enumerate(rendered.sources):
+        tell("build", n, len(rendered.sources))
+        entries[f"{FOLDER}/{source.name}.{source.ext}"] = source.text.encode()
+        entries[f"{FOLDER}/{source.name}.spv"] = _code(device, source)
+    document = _document(device, rendered, bounds)
+    entries[FILE] = json.dumps(document, indent=1).encode()
+    signature = Signature(
+        bufs=(),
+        arena=arena.elements,
+        scratch={**dict.fromkeys(SCRATCH_TYPES, 0), "f32": _scratch(rendered, bounds)},
+        sizes=tuple(v.name for v in rendered.sizes),
+    )
+    return DeviceStep(signature, entries)
+
+
+def _code(device: VulkanTarget, source: Source) -> bytes:
+    """SPIR-V of a text, from the kernel cache when it was built before."""
+    store = open_kernel_cache()
+    facts = f"{device.fingerprint()} {source.text}"
+    key = hashlib.sha256(facts.encode()).hexdigest()
+    kept = store.get(key)
+    if kept is None:
+        kept = device.stages()["spv"](source)
+        store.put(key, kept)
+    return kept
+
+
+def _document(
+    device: VulkanTarget, rendered: RenderedPlan, bounds: Mapping[Var, int]
+) -> dict[str, Any]:
+    """What `parse_launches` reads."""
+    places = {p.name: p for p in rendered.places}
+    kernels: dict[str, dict[str, Any]] = {}
+    order: list[dict[str, Any]] = []
+    subgroup, fixed = device.lowering.subgroup, {v.name for v in rendered.sizes}
+    for step in rendered.launches:
+        launches, count = (step.body, step.extent) if isinstance(step, LaunchLoop) else ((step,), 1)
+        numbers = []
+        for launch in launches:
+            if not isinstance(launch, Launch):
+                raise UnsupportedError(f"--target {device.name}: a loop within a loop")
+            numbers.append(len(kernels))
+            units = launch.grid.units
+            kernels[launch.source] = {
+                "name": launch.source,
+                "subgroup": subgroup,
+                "most": units if isinstance(units, int) else None,
+                "bindings": [_binding(places[n], bounds) for n in launch.buffers],
+                "pushed": not set(launch.scalars) <= fixed,
+            }
+        order.append({"count": count, "kernels": numbers})
+    shape, product = device.shape, device.profile.device
+    known = product.units if product is not None else None
+    return {
+        "device": SOFTWARE_DEVICE if device.software else "",
+        "matrix": None if shape is None else [shape.m, shape.n, shape.k],
+        "workers": 4 * known.value if known is not None else WORKERS,
+        "kernels": list(kernels.values()),
+        "order": order,
+    }
+
+
+def _binding(place: Place, bounds: Mapping[Var, int]) -> dict[str, Any]:
+    if place.role == SCRATCH:
+        return {"buffer": SCRATCH, "each": _each(place, bounds)}
+    if place.offset is not None:
+        return {"buffer": ARENA, "offset": place.offset}
+    return {"buffer": place.name}
+
+
+def _each(place: Place, bounds: Mapping[Var, int]) -> int:
+    """Bytes of a workgroup's part of a scratch buffer."""
+    sides = [d if isinstance(d, int) else _size(d, bounds) for d in place.shape]
+    return int(np.prod(sides, dtype=np.int64)) * DTYPES[place.dtype].nbytes
+
+
+def _size(d: Expr, bounds: Mapping[Var, int]) -> int:
+    return size_of(d, bounds)
+
+
+def _scratch(rendered: RenderedPlan, bounds: Mapping[Var, int]) -> int:
+    """f32 elements of scratch that a worker needs: those of the kernel that needs most."""
+    parts: dict[str, list[int]] = {}
+    for place in rendered.places:
+        if place.role == SCRATCH:
+            parts.setdefault(place.name.rpartition(".")[0], []).append(_each(place, bounds))
+    return max((scratch_bytes(p) for p in parts.values()), default=0) // FLOAT_BYTES
