@@ -10,10 +10,10 @@ from typing import Any
 from speccc.errors import InputError
 from speccc.runtime.rows import Splits
 from speccc.runtime.session import StepSpec
-from speccc.runtime.step_spec import MOST
+from speccc.runtime.step_spec import MOST, RECORDED
 
 DRAFTERS = ("ngram", "none")
-TARGETS = ("cpu", "vulkan")
+TARGETS = ("cpu", RECORDED)
 """Backends of the targets that this version runs."""
 
 

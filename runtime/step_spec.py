@@ -27,6 +27,9 @@ KV_TYPES = ("f16", "i8", "f32")
 INPUTS = ("tokens", "positions", "depth", "path")
 CACHES = ("k_cache", "v_cache")
 SCALES = ("k_scale", "v_scale")
+LIBRARY = "step.so"
+RECORDED = "vulkan"
+"""The backend whose step is launches of kernels; others' is one function of a library."""
 _DIMENSIONS = ("m", "slots", "tiles")
 
 
@@ -40,16 +43,17 @@ def seal(step: Mapping[str, Any], library: Any) -> str:
 def read_step(entries: Entries) -> StepSpec:
     """How to call the artifact's step; InputError names the field that is wrong."""
     where = str(entries.path)
-    launches = read_launches(entries.data, where) if FILE in entries.data else None
-    for name in ("weights", "vectors", *(() if launches else ("step.so",))):
+    target = str(entries.manifest.get("target"))
+    launches = read_launches(entries.data, where) if target.startswith(RECORDED) else None
+    for name in ("weights", "vectors", *(() if launches else (LIBRARY,))):
         if name not in entries.data:
             raise InputError(f"entry {name} is missing: compile the model again", where=where)
     step: Any = entries.manifest.get("step")
     try:
         spec = parse_step(step)
-        code = sealed_code(entries.data) if launches else entries.data["step.so"]
+        code = sealed_code(entries.data) if launches else entries.data[LIBRARY]
         if step["seal"] != seal(step, code):
-            raise ValueError(f"it does not belong to {FILE if launches else 'step.so'}")
+            raise ValueError(f"it does not belong to {FILE if launches else LIBRARY}")
         if launches:
             scratch = sum(n * DTYPES[t].nbytes for t, n in spec.scratch.items())
             check_bindings(launches, {b.name for b in spec.bufs}, 4 * spec.arena, scratch)

@@ -67,8 +67,8 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
     from speccc.api import compile as compile_model
     from speccc.api import load
 
-    isa = resolve_isa(options.isa)
-    key = {**asdict(options), "isa": isa, "machine": platform.machine()}
+    isa, target = resolve_isa(options.isa), resolve_target(options.target)
+    key = {**asdict(options), "isa": isa, "target": target, "machine": platform.machine()}
     kept = user_cache.artifact_path(content_fingerprint(path), key)
     if kept.is_file():
         try:
@@ -78,7 +78,7 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
     with without_torch():
         return compile_model(
             path,
-            target=options.target,
+            target=target,
             context=options.context,
             output=kept,
             progress=report,
@@ -110,9 +110,19 @@ def resolve_isa(name: str) -> str:
     return by_name(name).name
 
 
+def resolve_target(name: str) -> str:
+    """The target a name means: "vulkan" is its default device. UnsupportedError for no target."""
+    if name == "cpu":
+        return name
+    from speccc.device_step import device_target
+
+    return device_target(name).name
+
+
 def _refuse(path: Path, options: Options) -> None:
     default = Options()
     flags = {"--isa": options.isa != default.isa, "--kv": options.kv != default.kv}
+    flags["--target"] = options.target != default.target
     for flag, given in flags.items():
         if given:
             raise InputError(

@@ -76,6 +76,8 @@ class Sampling:
 @click.option("-cnv", "--chat", "--conversation", "chat", is_flag=True,
               help="Use the model's chat template [default: when it has one].")  # fmt: skip
 @click.option("--raw", is_flag=True, help="The prompt is plain text: no template.")
+@click.option("--target", default="cpu", show_default=True,
+              help="What to compile a model file for: cpu, vulkan, vulkan:DEVICE.")  # fmt: skip
 @click.option("--isa", type=click.Choice(ISAS), default="auto", show_default=True,
               help="Instruction set to compile a model file for.")  # fmt: skip
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
@@ -101,6 +103,7 @@ def command(
     stops: Sequence[str],
     chat: bool,
     raw: bool,
+    target: str,
     isa: str,
     kv: str,
     verbose: bool,
@@ -114,7 +117,7 @@ def command(
     sampling = Sampling(
         temperature, top_k, top_p, min_p, secrets.randbits(31) if seed < 0 else seed
     )
-    options = compiled.Options(isa=isa, kv=kv, context=context)
+    options = compiled.Options(target=target, isa=isa, kv=kv, context=context)
     with output.progress() as report:
         loaded = compiled.open_any(path, options, report)
         tokens = _tokens(loaded, text, system, chat=chat, raw=raw)
