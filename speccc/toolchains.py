@@ -83,17 +83,19 @@ def _ocloc() -> str | None:
     return find_ocloc()
 
 
-TRITON = "pip install triton==3.9.* (Linux)"
+def _pip(extra: str) -> str:
+    return f"pip install 'speccc[{extra}]'"
+
 
 TOOLCHAINS: tuple[Toolchain, ...] = (
-    Toolchain("cuda", "builds PTX, cubin", package("triton"), TRITON),
+    Toolchain("cuda", "builds PTX, cubin", package("triton"), f"{_pip('cuda')} (Linux)"),
     Toolchain(
         "cuda",
         "runs",
         package_and_library("cuda-bindings", "cuda"),
-        "install NVIDIA's driver, then pip install cuda-bindings",
+        f"install NVIDIA's driver, then {_pip('cuda')}",
     ),
-    Toolchain("rocm", "builds hsaco", package("triton"), TRITON),
+    Toolchain("rocm", "builds hsaco", package("triton"), f"{_pip('rocm')} (Linux)"),
     Toolchain(
         "rocm",
         "runs",
@@ -109,14 +111,19 @@ TOOLCHAINS: tuple[Toolchain, ...] = (
         _vulkan,
         "apt install gcc libvulkan-dev, and the vendor's driver or mesa-vulkan-drivers",
     ),
-    Toolchain("sycl", "builds SPIR-V", _sycl, "pip install intel-sycl-rt==2026.2.*, or oneAPI"),
+    Toolchain("sycl", "builds SPIR-V", _sycl, f"{_pip('sycl')}, or oneAPI"),
     Toolchain("sycl", "builds Xe code", _ocloc, "apt install intel-ocloc"),
-    Toolchain("sycl", "runs", package("dpctl"), "pip install dpctl, and the driver's OpenCL"),
+    Toolchain(
+        "sycl",
+        "runs",
+        package("dpctl"),
+        f"{_pip('sycl')}, and the vendor's OpenCL or Level Zero driver",
+    ),
     Toolchain("metal", "builds metallib", program("xcrun"), "on a Mac: xcode-select --install"),
     Toolchain(
         "metal",
         "runs",
         package("pyobjc-framework-Metal"),
-        "on a Mac: pip install pyobjc-framework-Metal",
+        f"on a Mac: {_pip('metal')}",
     ),
 )

@@ -1,0 +1,150 @@
+"""NVIDIA GPUs through the driver API of `cuda-bindings`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from speccc.errors import UnsupportedError
+from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Strided
+
+Array = npt.NDArray[Any]
+
+MEND = "install NVIDIA's driver, then pip install 'speccc[cuda]'"
+HIDDEN = (0, 0)
+"""Triton's kernels take two more pointers, to scratch and to profiles, which ours do not use."""
+WAVES = 4
+"""Workgroups for each multiprocessor where nothing else limits them."""
+STATIC_SHARED = 48 << 10
+"""Bytes of shared memory that are given without asking."""
+SCALARS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
+
+
+def _bindings() -> Any:
+    """The module; UnsupportedError when it or the driver library is not installed."""
+    try:
+        from cuda.bindings import driver
+    except (ImportError, RuntimeError) as error:
+        raise UnsupportedError(f"cuda: {error}: {MEND}") from None
+    return driver
+
+
+class CudaDriver:
+    """One GPU's primary context and one stream: launches run in order."""
+
+    def __init__(self, device: int = 0) -> None:
+        """UnsupportedError when there is no such GPU."""
+        self._cuda = _bindings()
+        self._memory: list[int] = []
+        try:
+            self._call(self._cuda.cuInit(0))
+            self._device = self._call(self._cuda.cuDeviceGet(device))
+        except (DeviceError, RuntimeError) as error:
+            # The bindings raise when they cannot load the driver's library.
+            raise UnsupportedError(f"{error}: {MEND}") from None
+        context = self._call(self._cuda.cuDevicePrimaryCtxRetain(self._device))
+        self._call(self._cuda.cuCtxSetCurrent(context))
+        self._stream = self._call(self._cuda.cuStreamCreate(0))
+        kind = self._cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        self._units = int(self._call(self._cuda.cuDeviceGetAttribute(kind, self._device)))
+
+    @property
+    def groups(self) -> int:
+        """Workgroups that keep the device busy."""
+        return WAVES * self._units
+
+    def load(self, code: Code) -> tuple[Any, int]:
+        """The function of a cubin, and the shared memory to ask for."""
+        module = self._call(self._cuda.cuModuleLoadData(code.binary))
+        function = self._call(self._cuda.cuModuleGetFunction(module, code.entry.encode()))
+        if code.shared_bytes > STATIC_SHARED:
+            kind = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._call(self._cuda.cuFuncSetAttribute(function, kind, code.shared_bytes))
+        return function, code.shared_bytes
+
+    def allocate(self, nbytes: int) -> int:
+        """A buffer of zeros; DeviceError when the memory is not there."""
+        address = int(self._call(self._cuda.cuMemAlloc(nbytes)))
+        self._memory.append(address)
+        self._call(self._cuda.cuMemsetD8Async(address, 0, nbytes, self._stream))
+        return address
+
+    def upload(self, part: Part, data: Array) -> None:
+        """From pageable memory the driver copies before it returns."""
+        to = part.memory + part.offset
+        copied = self._cuda.cuMemcpyHtoDAsync(to, data.ctypes.data, data.nbytes, self._stream)
+        self._call(copied)
+
+    def download(self, part: Part, into: Array) -> None:
+        """Waits for the stream, then copies."""
+        source = part.memory + part.offset
+        copied = self._cuda.cuMemcpyDtoHAsync(into.ctypes.data, source, into.nbytes, self._stream)
+        self._call(copied)
+        self.finish()
+
+    def copy(self, memory: int, moved: Strided) -> None:
+        """One two-dimensional copy inside the device."""
+        shape = self._cuda.CUDA_MEMCPY2D()
+        kind = self._cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        shape.srcMemoryType = shape.dstMemoryType = kind
+        shape.srcDevice, shape.dstDevice = memory + moved.source, memory + moved.to
+        shape.srcPitch = shape.dstPitch = moved.stride
+        shape.WidthInBytes, shape.Height = moved.size, moved.count
+        self._call(self._cuda.cuMemcpy2DAsync(shape, self._stream))
+
+    def resident(self, kernel: tuple[Any, int], threads: int) -> int:
+        """As many as fit all multiprocessors at once."""
+        function, shared = kernel
+        each = self._call(
+            self._cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared)
+        )
+        return int(each) * self._units
+
+    def launch(
+        self,
+        kernel: tuple[Any, int],
+        groups: int,
+        threads: int,
+        buffers: Sequence[Part],
+        scalars: Sequence[int],
+        scalar: str,
+    ) -> None:
+        """One launch on the stream."""
+        function, shared = kernel
+        pointers = [p.memory + p.offset for p in buffers]
+        values = (*pointers, *scalars, *HIDDEN)
+        hidden = (ctypes.c_void_p,) * len(HIDDEN)
+        kinds = ((ctypes.c_void_p,) * len(pointers), (SCALARS[scalar],) * len(scalars), hidden)
+        arguments = (values, tuple(kind for part in kinds for kind in part))
+        self._call(
+            self._cuda.cuLaunchKernel(
+                function, groups, 1, 1, threads, 1, 1, shared, self._stream, arguments, 0
+            )
+        )
+
+    def finish(self) -> None:
+        """Waits for the stream; a kernel that failed is reported here."""
+        self._call(self._cuda.cuStreamSynchronize(self._stream))
+
+    def close(self) -> None:
+        """Frees all buffers and leaves the primary context."""
+        while self._memory:
+            self._call(self._cuda.cuMemFree(self._memory.pop()))
+        self._call(self._cuda.cuStreamDestroy(self._stream))
+        self._call(self._cuda.cuDevicePrimaryCtxRelease(self._device))
+
+    def _call(self, answer: tuple[Any, ...]) -> Any:
+        """What a call of the driver returned; DeviceError with the driver's words for a failure."""
+        status, *values = answer
+        if int(status) != 0:
+            _, name = self._cuda.cuGetErrorName(status)
+            _, words = self._cuda.cuGetErrorString(status)
+            raise DeviceError(f"{_text(name)}: {_text(words)}", where="cuda")
+        return values[0] if values else None
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,97 @@
+"""A session on a device that is driven by launches: CUDA, ROCm, SYCL, Metal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from speccc.ir.types import DTYPES
+from speccc.runtime.devices.gpu_step import Code, Driver, GpuStep, Strided
+from speccc.runtime.devices.launch_plan import LaunchPlan
+from speccc.runtime.rows import Splits
+from speccc.runtime.session import (
+    LANES,
+    StepSession,
+    StepSpec,
+    buffer_shapes,
+    rope_tables,
+    sizes_of,
+)
+
+Array = npt.NDArray[Any]
+
+
+class GpuSession(StepSession):
+    """A session whose caches and weights stay on a device; rows go in, picks or logits come out."""
+
+    def __init__(
+        self,
+        spec: StepSpec,
+        driver: Driver,
+        plan: LaunchPlan,
+        codes: Mapping[str, Code],
+        weights: Array,
+        vectors: Array,
+        *,
+        context: int,
+        splits: Splits | None = None,
+    ) -> None:
+        """Loads the kernels, allocates everything for `context` tokens and uploads the model."""
+        super().__init__(spec, context=context, threads=driver.groups, splits=splits)
+        self._constants = {"weight_bytes": weights.size, "vector_elements": vectors.size}
+        capacity = {
+            **sizes_of(self._tiles),
+            **self._constants,
+            "m": spec.max_rows,
+            "length": context,
+            "head_first": 0,
+            "head_rows": spec.max_rows,
+            "head_logits": 1,
+        }
+        self._shapes = {b.name: shape for b, shape in buffer_shapes(spec, self._tiles).items()}
+        self._kinds = {b.name: DTYPES[b.dtype].numpy for b in spec.bufs}
+        tables = rope_tables(spec, self._tiles * LANES)
+        given = {"weights": weights, "vectors": vectors, **tables}
+        self._step = GpuStep(driver, plan, codes, capacity, given)
+
+    def close(self) -> None:
+        """Gives the device back; the session is of no use afterwards."""
+        self._step.driver.close()
+
+    def _execute(self, rows: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
+        for name, values in rows.items():
+            self._step.write(name, values.astype(np.int32))
+        self._step({**sizes, **self._constants})
+
+    def _result(self, name: str, rows: int) -> Array:
+        out = np.empty((rows, *self._shapes[name][1:]), self._kinds[name])
+        self._step.read(name, out)
+        return out
+
+    def _move(self, source: int, to: int) -> None:
+        for moved in self._key_pieces(source, to):
+            self._step.copy("k_cache", moved)
+        for name in ("v_cache", "k_scale", "v_scale"):
+            if name in self._shapes:
+                self._step.copy(name, self._slot_pieces(name, source, to))
+
+    def _key_pieces(self, source: int, to: int) -> Iterator[Strided]:
+        """K lies in tiles [size, 16 slots]: a slot is a lane of every row of its tile."""
+        layers, heads, tiles, size, lanes = self._shapes["k_cache"]
+        element = self._kinds["k_cache"].itemsize
+        for head in range(layers * heads):
+            first, second = (
+                element * ((head * tiles + slot // lanes) * size * lanes + slot % lanes)
+                for slot in (source, to)
+            )
+            yield Strided(first, second, element, element * lanes, size)
+
+    def _slot_pieces(self, name: str, source: int, to: int) -> Strided:
+        """V and the scales have the slot as axis 3: [.., slots, lanes] or [.., slots]."""
+        shape = self._shapes[name]
+        piece = math.prod(shape[4:]) * self._kinds[name].itemsize
+        return Strided(source * piece, to * piece, piece, shape[3] * piece, math.prod(shape[:3]))

@@ -1,0 +1,196 @@
+"""A step of kernel launches on a device: its buffers, its kernels, and one call for each launch.
+
+A `Driver` is all that differs between vendors' interfaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from speccc.errors import InputError, SpecccError
+from speccc.runtime.devices.launch_plan import Buffer, Call, LaunchPlan
+
+Array = npt.NDArray[Any]
+Memory = Any
+"""A driver's own handle of a buffer, or of a kernel."""
+Kernel = Any
+
+
+class DeviceError(SpecccError):
+    """The device or its driver reported a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A built kernel: `shared_bytes` are asked for at launch, beside what the code itself has."""
+
+    binary: bytes
+    entry: str
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An argument: a buffer from a byte on."""
+
+    memory: Memory
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """`count` pieces of `size` bytes, `stride` apart, from byte `source` on to byte `to` on."""
+
+    source: int
+    to: int
+    size: int
+    stride: int
+    count: int
+
+
+class Driver(Protocol):
+    """One device. Launches run in the order they are made; DeviceError for a failure."""
+
+    @property
+    def groups(self) -> int:
+        """Workgroups that keep the device busy."""
+
+    def load(self, code: Code) -> Kernel:
+        """A kernel ready to launch."""
+
+    def allocate(self, nbytes: int) -> Memory:
+        """A buffer of zeros."""
+
+    def upload(self, part: Part, data: Array) -> None:
+        """Copies an array to the device."""
+
+    def download(self, part: Part, into: Array) -> None:
+        """Waits for what was launched, then copies from the device."""
+
+    def copy(self, memory: Memory, moved: Strided) -> None:
+        """Copies pieces of a buffer to other places in it."""
+
+    def resident(self, kernel: Kernel, threads: int) -> int:
+        """Workgroups of a kernel that run at the same time."""
+
+    def launch(
+        self,
+        kernel: Kernel,
+        groups: int,
+        threads: int,
+        buffers: Sequence[Part],
+        scalars: Sequence[int],
+        scalar: str,
+    ) -> None:
+        """One launch along x; `scalar` is the type of all scalars, "i32" or "i64"."""
+
+    def finish(self) -> None:
+        """Waits for everything."""
+
+    def close(self) -> None:
+        """Gives everything back."""
+
+
+class GpuStep:
+    """The step of a launch plan, bound to a device's memory."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        plan: LaunchPlan,
+        codes: Mapping[str, Code],
+        capacity: Mapping[str, int],
+        given: Mapping[str, Array],
+    ) -> None:
+        """Loads the kernels and makes every buffer as large as `capacity`'s sizes ask.
+
+        `given` are contents by name; other buffers start as zeros. InputError when a kernel's code
+        or a size is missing, or an array has not the bytes of its buffer.
+        """
+        self.driver, self.plan = driver, plan
+        self._check(codes, capacity, given)
+        self._kernels = {name: driver.load(codes[name]) for name in plan.entries}
+        self._sizes = dict(capacity)
+        arena = driver.allocate(max(plan.arena, 1))
+        self._parts = {b.name: self._place(b, arena) for b in plan.buffers.values()}
+        for name, array in given.items():
+            self.write(name, array)
+
+    def _check(
+        self, codes: Mapping[str, Code], capacity: Mapping[str, int], given: Mapping[str, Array]
+    ) -> None:
+        for name in self.plan.entries:
+            if name not in codes:
+                raise InputError(f"kernel {name} is not built for this device")
+        for name in self.plan.sizes:
+            if name not in capacity:
+                raise InputError(f"the plan's size {name} is not known here")
+        for name, array in given.items():
+            need = self.plan.buffers[name].nbytes(capacity)
+            if array.nbytes != need:
+                raise InputError(f"buffer {name} has {array.nbytes} bytes, not {need}")
+
+    def _place(self, b: Buffer, arena: Memory) -> Part:
+        if b.offset is not None:
+            end = b.offset + b.nbytes(self._sizes)
+            if end > self.plan.arena:
+                raise InputError(f"buffer {b.name} ends {end - self.plan.arena} past the arena")
+            return Part(arena, b.offset)
+        parts = self.driver.groups if b.role == "scratch" else 1
+        return Part(self.driver.allocate(max(parts * b.nbytes(self._sizes), 1)))
+
+    def write(self, name: str, array: Array, at: int = 0) -> None:
+        """Copies an array into a buffer, `at` bytes from its start."""
+        part = self._parts[name]
+        if array.nbytes:
+            self.driver.upload(Part(part.memory, part.offset + at), np.ascontiguousarray(array))
+
+    def read(self, name: str, into: Array, at: int = 0) -> None:
+        """Fills a contiguous array from a buffer, once the step is done."""
+        part = self._parts[name]
+        if into.nbytes:
+            self.driver.download(Part(part.memory, part.offset + at), into)
+
+    def copy(self, name: str, moved: Strided) -> None:
+        """Copies pieces of a buffer that stands by itself."""
+        self.driver.copy(self._parts[name].memory, moved)
+
+    def __call__(self, sizes: Mapping[str, int]) -> None:
+        """Launches a step; `read` waits for it."""
+        for call in self.plan.calls({**self._sizes, **sizes}):
+            self._launch(call)
+
+    def _launch(self, call: Call) -> None:
+        launch, kernel = call.launch, self._kernels[call.launch.kernel]
+        groups = min(call.most, self.driver.groups)
+        if launch.resident:
+            # They wait for each other: one that does not run would be waited for without end.
+            groups = min(groups, self.driver.resident(kernel, launch.threads))
+        buffers = [self._parts[name] for name in launch.buffers]
+        self.driver.launch(kernel, groups, launch.threads, buffers, call.scalars, launch.scalar)
+
+
+SPAN = 1 << 20
+"""Bytes that are cheaper to fetch at once than piece by piece."""
+
+
+def copy_through_host(driver: Driver, memory: Memory, moved: Strided) -> None:
+    """`Driver.copy` for devices that only copy runs of bytes."""
+    reach = moved.stride * (moved.count - 1) + moved.size
+    if reach > SPAN:
+        piece = np.empty(moved.size, np.uint8)
+        for n in range(moved.count):
+            driver.download(Part(memory, moved.source + n * moved.stride), piece)
+            driver.upload(Part(memory, moved.to + n * moved.stride), piece)
+        return
+    source, to = np.empty(reach, np.uint8), np.empty(reach, np.uint8)
+    driver.download(Part(memory, moved.source), source)
+    driver.download(Part(memory, moved.to), to)
+    for at in range(0, reach, moved.stride):
+        to[at : at + moved.size] = source[at : at + moved.size]
+    driver.upload(Part(memory, moved.to), to)

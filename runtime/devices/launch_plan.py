@@ -1,0 +1,173 @@
+"""A launch plan, the JSON beside a target's kernels -> what to launch for given sizes.
+
+The document is checked field by field before anything is allocated; its messages name the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from speccc.errors import InputError
+from speccc.ir.types import DTYPES
+from speccc.runtime.devices.size_expr import Size, read_size
+
+ROLES = ("input", "weights", "state", "activation", "output", "workspace", "scratch")
+SCALARS = ("i32", "i64")
+MOST_THREADS = 1024
+MOST_TRIPS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A buffer by name; `offset` is bytes into the arena, None for one of its own."""
+
+    name: str
+    dtype: str
+    shape: tuple[Size, ...]
+    role: str
+    offset: int | None
+
+    def nbytes(self, sizes: Mapping[str, int]) -> int:
+        """Its bytes for given sizes."""
+        total = DTYPES[self.dtype].nbytes
+        for d in self.shape:
+            total *= d(sizes)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel, its arguments, and how many workgroups there is work for."""
+
+    kernel: str
+    buffers: tuple[str, ...]
+    scalars: tuple[str, ...]
+    scalar: str
+    most: Size
+    threads: int
+    resident: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A body repeated for var = 0..extent-1."""
+
+    var: str
+    extent: int
+    body: tuple[Step, ...]
+
+
+Step = Union[Launch, Repeat]  # noqa: UP007 (forward reference)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One launch with its numbers worked out; `most` is at least 1."""
+
+    launch: Launch
+    scalars: tuple[int, ...]
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """What a step launches: `entries` is each kernel's function by the kernel's name."""
+
+    sizes: tuple[str, ...]
+    buffers: Mapping[str, Buffer]
+    entries: Mapping[str, str]
+    steps: tuple[Step, ...]
+    arena: int
+
+    def calls(self, sizes: Mapping[str, int]) -> Iterator[Call]:
+        """The launches of one step in order; one without work is left out."""
+        return _calls(self.steps, dict(sizes))
+
+
+def _calls(steps: tuple[Step, ...], known: dict[str, int]) -> Iterator[Call]:
+    for step in steps:
+        if isinstance(step, Repeat):
+            for n in range(step.extent):
+                yield from _calls(step.body, {**known, step.var: n})
+            continue
+        most = step.most(known)
+        if most > 0:
+            yield Call(step, tuple(known[name] for name in step.scalars), most)
+
+
+def read_launch_plan(document: Any, where: str) -> LaunchPlan:
+    """The plan of a parsed launch-plan.json. InputError names what is damaged."""
+    try:
+        return _plan(document)
+    except KeyError as error:
+        reason = f"{error} is missing"
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        reason = str(error)[:200]
+    raise InputError(f"the launch plan is damaged ({reason}): emit it again", where=where)
+
+
+def _plan(document: Any) -> LaunchPlan:
+    if not isinstance(document, dict):
+        raise ValueError("it is no object")
+    sizes = tuple(_text(s) for s in document["sizes"])
+    arena = _count(document["arena_bytes"])
+    buffers = {b.name: b for b in (_buffer(b, sizes, arena) for b in document["buffers"])}
+    if len(buffers) != len(document["buffers"]):
+        raise ValueError("a buffer is there twice")
+    entries = {_text(k["name"]): _text(k["entry"]) for k in document["kernels"]}
+    reader = _Reader(buffers, entries)
+    return LaunchPlan(sizes, buffers, entries, reader.steps(document["launches"], sizes), arena)
+
+
+def _buffer(b: Any, sizes: tuple[str, ...], arena: int) -> Buffer:
+    name, role = _text(b["name"]), b["role"]
+    if role not in ROLES or b["dtype"] not in DTYPES:
+        raise ValueError(f"buffer {name} is of an unknown kind")
+    offset = _count(b["arena_offset"]) if role == "activation" else None
+    if offset is not None and (offset > arena or offset % 4):
+        raise ValueError(f"buffer {name} lies outside the arena")
+    return Buffer(name, b["dtype"], tuple(read_size(d, sizes) for d in b["shape"]), role, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """What launches may name."""
+
+    buffers: Mapping[str, Buffer]
+    entries: Mapping[str, str]
+
+    def steps(self, document: Any, names: tuple[str, ...]) -> tuple[Step, ...]:
+        return tuple(self._step(s, names) for s in document)
+
+    def _step(self, s: Any, names: tuple[str, ...]) -> Step:
+        if "loop" in s:
+            var, extent = _text(s["loop"]), _count(s["extent"])
+            if extent > MOST_TRIPS or var in names:
+                raise ValueError(f"a loop over {var} of {extent}")
+            return Repeat(var, extent, self.steps(s["body"], (*names, var)))
+        kernel, buffers, scalars = s["kernel"], tuple(s["buffers"]), tuple(s["scalars"])
+        unknown = [n for n in buffers if n not in self.buffers]
+        unknown += [n for n in scalars if n not in names]
+        if kernel not in self.entries or unknown:
+            raise ValueError(f"a launch names {unknown[0] if unknown else kernel}")
+        grid = s["workgroups"]
+        threads = _count(grid["threads"])
+        if not 1 <= threads <= MOST_THREADS or s["scalar_type"] not in SCALARS:
+            raise ValueError(f"kernel {kernel} takes {threads} threads of {s['scalar_type']}")
+        most = read_size(grid["most"], names)
+        resident = grid["all_resident"] is True
+        return Launch(kernel, buffers, scalars, s["scalar_type"], most, threads, resident)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 200:
+        raise ValueError(f"{str(value)[:40]!r} is no name")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 40:
+        raise ValueError(f"{str(value)[:40]!r} is no count")
+    return value

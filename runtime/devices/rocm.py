@@ -1,0 +1,138 @@
+"""AMD GPUs through the HIP API of `hip-python`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from speccc.errors import UnsupportedError
+from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Strided
+
+Array = npt.NDArray[Any]
+
+MEND = "install ROCm, then the hip-python of its version"
+HIDDEN = (0, 0)
+"""Triton's kernels take two more pointers, to scratch and to profiles, which ours do not use."""
+WAVES = 4
+"""Workgroups for each compute unit where nothing else limits them."""
+SCALARS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
+
+
+def _bindings() -> Any:
+    """The module; UnsupportedError when it is not installed."""
+    try:
+        from hip import hip
+    except (ImportError, RuntimeError) as error:
+        raise UnsupportedError(f"rocm: {error}: {MEND}") from None
+    return hip
+
+
+class RocmDriver:
+    """One GPU and one stream: launches run in order."""
+
+    def __init__(self, device: int = 0) -> None:
+        """UnsupportedError when there is no such GPU."""
+        self._hip = _bindings()
+        self._memory: list[int] = []
+        try:
+            self._call(self._hip.hipInit(0))
+            self._call(self._hip.hipSetDevice(device))
+        except (DeviceError, RuntimeError) as error:
+            # The bindings raise when they cannot load the driver's library.
+            raise UnsupportedError(f"{error}: {MEND}") from None
+        self._stream = self._call(self._hip.hipStreamCreate())
+        kind = self._hip.hipDeviceAttribute_t.hipDeviceAttributeMultiprocessorCount
+        self._units = int(self._call(self._hip.hipDeviceGetAttribute(kind, device)))
+
+    @property
+    def groups(self) -> int:
+        """Workgroups that keep the device busy."""
+        return WAVES * self._units
+
+    def load(self, code: Code) -> tuple[Any, int]:
+        """The function of a code object, and the shared memory to ask for."""
+        module = self._call(self._hip.hipModuleLoadData(code.binary))
+        function = self._call(self._hip.hipModuleGetFunction(module, code.entry.encode()))
+        # The module owns the function's code: it must outlive it.
+        return (function, module), code.shared_bytes
+
+    def allocate(self, nbytes: int) -> int:
+        """A buffer of zeros; DeviceError when the memory is not there."""
+        address = int(self._call(self._hip.hipMalloc(nbytes)))
+        self._memory.append(address)
+        self._call(self._hip.hipMemsetAsync(address, 0, nbytes, self._stream))
+        return address
+
+    def upload(self, part: Part, data: Array) -> None:
+        """From pageable memory HIP copies before it returns."""
+        to = part.memory + part.offset
+        self._call(self._hip.hipMemcpyHtoDAsync(to, data, data.nbytes, self._stream))
+
+    def download(self, part: Part, into: Array) -> None:
+        """Waits for the stream, then copies."""
+        source = part.memory + part.offset
+        self._call(self._hip.hipMemcpyDtoHAsync(into, source, into.nbytes, self._stream))
+        self.finish()
+
+    def copy(self, memory: int, moved: Strided) -> None:
+        """One two-dimensional copy inside the device."""
+        kind = self._hip.hipMemcpyKind.hipMemcpyDeviceToDevice
+        to, source = memory + moved.to, memory + moved.source
+        self._call(
+            self._hip.hipMemcpy2DAsync(
+                to, moved.stride, source, moved.stride, moved.size, moved.count, kind, self._stream
+            )
+        )
+
+    def resident(self, kernel: tuple[Any, int], threads: int) -> int:
+        """As many as fit all compute units at once."""
+        (function, _), shared = kernel
+        each = self._call(
+            self._hip.hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared)
+        )
+        return int(each) * self._units
+
+    def launch(
+        self,
+        kernel: tuple[Any, int],
+        groups: int,
+        threads: int,
+        buffers: Sequence[Part],
+        scalars: Sequence[int],
+        scalar: str,
+    ) -> None:
+        """One launch on the stream; the bindings pack the arguments as the code object has them."""
+        (function, _), shared = kernel
+        pointers = [p.memory + p.offset for p in buffers]
+        arguments = (
+            *(ctypes.c_void_p(p) for p in pointers),
+            *(SCALARS[scalar](n) for n in scalars),
+            *(ctypes.c_void_p(p) for p in HIDDEN),
+        )
+        self._call(
+            self._hip.hipModuleLaunchKernel(
+                function, groups, 1, 1, threads, 1, 1, shared, self._stream, None, arguments
+            )
+        )
+
+    def finish(self) -> None:
+        """Waits for the stream; a kernel that failed is reported here."""
+        self._call(self._hip.hipStreamSynchronize(self._stream))
+
+    def close(self) -> None:
+        """Frees all buffers and the stream."""
+        while self._memory:
+            self._call(self._hip.hipFree(self._memory.pop()))
+        self._call(self._hip.hipStreamDestroy(self._stream))
+
+    def _call(self, answer: Any) -> Any:
+        """What a call of HIP returned; DeviceError with HIP's words for a failure."""
+        status, *values = answer if isinstance(answer, tuple) else (answer,)
+        if int(status) != 0:
+            words = self._hip.hipGetErrorString(status)
+            text = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
+            raise DeviceError(f"error {int(status)}: {text}", where="rocm")
+        return values[0] if values else None

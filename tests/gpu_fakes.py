@@ -1,0 +1,373 @@
+"""Vendors' bindings reduced to host memory: calls as the real packages have them, kernels in NumPy.
+
+A kernel's "binary" is its name; a launch runs its tile program on the memory at the addresses that
+it is given. So a driver is run up to the vendor's call, and what it passes there decides the bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from speccc.ir.interp_tile import run_kernel
+from speccc.ir.plan import size_of
+from speccc.ir.tile import Kernel
+
+Array = npt.NDArray[Any]
+UNITS = 1
+RESIDENT = 2
+"""Workgroups of a kernel that fit a unit."""
+
+
+def view(address: int, nbytes: int) -> npt.NDArray[np.uint8]:
+    """Memory at an address."""
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+
+
+@dataclass
+class Host:
+    """Memory by address, kernels by name, and the calls that came."""
+
+    kernels: Mapping[str, Kernel]
+    memory: dict[int, Array] = field(default_factory=dict)
+    launched: list[tuple[str, int, int]] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    asked_shared: list[int] = field(default_factory=list)
+    hidden: list[int] = field(default_factory=list)
+
+    def allocate(self, nbytes: int) -> int:
+        """Garbage, as a device gives it; the address is a multiple of 256."""
+        raw = np.full(nbytes + 256, 0x55, np.uint8)
+        address = int(raw.ctypes.data) + -int(raw.ctypes.data) % 256
+        self.memory[address] = raw
+        return address
+
+    def free(self, address: int) -> None:
+        """The memory goes; an address that is none is refused."""
+        del self.memory[address]
+
+    def inside(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Bytes of an allocation; anything else is a fault."""
+        for start, raw in self.memory.items():
+            if start <= address and address + nbytes <= raw.ctypes.data + raw.nbytes:
+                return view(address, nbytes)
+        raise AssertionError(f"{nbytes} bytes at {address:#x} are nobody's")
+
+    def launch(
+        self, name: str, groups: int, threads: int, pointers: Sequence[int], numbers: Sequence[int]
+    ) -> None:
+        """Runs a tile program with a worker for each workgroup."""
+        kernel = self.kernels[name]
+        assert len(numbers) == len(kernel.scalars), name
+        scalars = dict(zip(kernel.scalars, numbers, strict=True))
+        bufs = {}
+        for buf, address in zip(kernel.bufs, pointers, strict=True):
+            shape = tuple(size_of(d, scalars) for d in buf.shape)
+            nbytes = int(np.prod(shape, dtype=np.int64)) * buf.dtype.nbytes
+            bufs[buf] = self.inside(address, nbytes).view(buf.dtype.numpy).reshape(shape)
+        run_kernel(kernel, bufs, scalars, workers=groups)
+        self.launched.append((name, groups, threads))
+
+
+class FakeCuda:
+    """`cuda.bindings.driver` as far as it is used; `fail` names a call that reports an error."""
+
+    CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16)
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+    CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
+    CUDA_MEMCPY2D = SimpleNamespace
+
+    def __init__(self, host: Host, fail: str = "") -> None:
+        self.host, self.fail = host, fail
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        if name.startswith("cu"):
+            self.host.calls.append(name)
+            if name == self.fail:
+                return lambda *args: (700, *([None] if name != "cuInit" else []))
+        return found
+
+    def cuInit(self, flags: int) -> Any:
+        return (0,)
+
+    def cuDeviceGet(self, ordinal: int) -> Any:
+        return (0, ordinal)
+
+    def cuDevicePrimaryCtxRetain(self, device: int) -> Any:
+        return (0, "context")
+
+    def cuDevicePrimaryCtxRelease(self, device: int) -> Any:
+        return (0,)
+
+    def cuCtxSetCurrent(self, context: str) -> Any:
+        return (0,)
+
+    def cuStreamCreate(self, flags: int) -> Any:
+        return (0, "stream")
+
+    def cuStreamDestroy(self, stream: str) -> Any:
+        return (0,)
+
+    def cuStreamSynchronize(self, stream: str) -> Any:
+        return (0,)
+
+    def cuDeviceGetAttribute(self, kind: int, device: int) -> Any:
+        assert kind == 16
+        return (0, UNITS)
+
+    def cuModuleLoadData(self, image: bytes) -> Any:
+        return (0, image)
+
+    def cuModuleGetFunction(self, module: bytes, name: bytes) -> Any:
+        assert isinstance(name, bytes)
+        return (0, module.decode()) if module == name else (500, None)
+
+    def cuFuncSetAttribute(self, function: str, kind: int, value: int) -> Any:
+        assert kind == 8
+        self.host.asked_shared.append(value)
+        return (0,)
+
+    def cuMemAlloc(self, nbytes: int) -> Any:
+        return (0, self.host.allocate(nbytes))
+
+    def cuMemFree(self, address: int) -> Any:
+        self.host.free(address)
+        return (0,)
+
+    def cuMemsetD8Async(self, to: int, value: int, count: int, stream: str) -> Any:
+        self.host.inside(to, count)[:] = value
+        return (0,)
+
+    def cuMemcpyHtoDAsync(self, to: int, source: int, nbytes: int, stream: str) -> Any:
+        self.host.inside(to, nbytes)[:] = view(source, nbytes)
+        return (0,)
+
+    def cuMemcpyDtoHAsync(self, to: int, source: int, nbytes: int, stream: str) -> Any:
+        view(to, nbytes)[:] = self.host.inside(source, nbytes)
+        return (0,)
+
+    def cuMemcpy2DAsync(self, c: Any, stream: str) -> Any:
+        assert c.srcMemoryType == c.dstMemoryType == 2
+        for n in range(c.Height):
+            piece = self.host.inside(c.srcDevice + n * c.srcPitch, c.WidthInBytes)
+            self.host.inside(c.dstDevice + n * c.dstPitch, c.WidthInBytes)[:] = piece
+        return (0,)
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, f: str, threads: int, n: int) -> Any:
+        return (0, RESIDENT)
+
+    def cuLaunchKernel(self, f: str, *given: Any) -> Any:
+        (gx, gy, gz, tx, ty, tz, _shared, stream, arguments, extra) = given
+        assert (gy, gz, ty, tz, extra, stream) == (1, 1, 1, 1, 0, "stream")
+        values, kinds = arguments
+        assert len(values) == len(kinds)
+        pointers = [v for v, k in zip(values, kinds, strict=True) if k is ctypes.c_void_p]
+        numbers = [v for v, k in zip(values, kinds, strict=True) if k is not ctypes.c_void_p]
+        self.host.hidden += pointers[-2:]
+        self.host.launch(f, gx, tx, pointers[:-2], numbers)
+        return (0,)
+
+    def cuGetErrorName(self, status: int) -> Any:
+        return (0, b"CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    def cuGetErrorString(self, status: int) -> Any:
+        return (0, b"an illegal memory access was encountered")
+
+
+class FakeHip:
+    """`hip.hip` as far as it is used."""
+
+    hipDeviceAttribute_t = SimpleNamespace(hipDeviceAttributeMultiprocessorCount=63)
+    hipMemcpyKind = SimpleNamespace(hipMemcpyDeviceToDevice=3)
+
+    def __init__(self, host: Host, fail: str = "") -> None:
+        self.host, self.fail = host, fail
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        if name.startswith("hip") and callable(found):
+            self.host.calls.append(name)
+            if name == self.fail:
+                return lambda *args: (700, None)
+        return found
+
+    def hipInit(self, flags: int) -> Any:
+        return (0,)
+
+    def hipSetDevice(self, device: int) -> Any:
+        return (0,)
+
+    def hipStreamCreate(self) -> Any:
+        return (0, "stream")
+
+    def hipStreamDestroy(self, stream: str) -> Any:
+        return (0,)
+
+    def hipStreamSynchronize(self, stream: str) -> Any:
+        return (0,)
+
+    def hipDeviceGetAttribute(self, kind: int, device: int) -> Any:
+        assert kind == 63
+        return (0, UNITS)
+
+    def hipModuleLoadData(self, image: bytes) -> Any:
+        return (0, image)
+
+    def hipModuleGetFunction(self, module: bytes, name: bytes) -> Any:
+        return (0, module.decode()) if module == name else (500, None)
+
+    def hipMalloc(self, nbytes: int) -> Any:
+        return (0, self.host.allocate(nbytes))
+
+    def hipFree(self, address: int) -> Any:
+        self.host.free(address)
+        return (0,)
+
+    def hipMemsetAsync(self, to: int, value: int, count: int, stream: str) -> Any:
+        self.host.inside(to, count)[:] = value
+        return (0,)
+
+    def hipMemcpyHtoDAsync(self, to: int, source: Array, nbytes: int, stream: str) -> Any:
+        self.host.inside(to, nbytes)[:] = source.reshape(-1).view(np.uint8)
+        return (0,)
+
+    def hipMemcpyDtoHAsync(self, to: Array, source: int, nbytes: int, stream: str) -> Any:
+        to.reshape(-1).view(np.uint8)[:] = self.host.inside(source, nbytes)
+        return (0,)
+
+    def hipMemcpy2DAsync(self, to: int, tp: int, source: int, sp: int, *rest: Any) -> Any:
+        width, height, kind, stream = rest
+        assert (kind, stream) == (3, "stream")
+        for n in range(height):
+            self.host.inside(to + n * tp, width)[:] = self.host.inside(source + n * sp, width)
+        return (0,)
+
+    def hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(self, *given: Any) -> Any:
+        return (0, RESIDENT)
+
+    def hipModuleLaunchKernel(self, f: str, *given: Any) -> Any:
+        (gx, gy, gz, tx, ty, tz, _shared, stream, params, extra) = given
+        assert (gy, gz, ty, tz, params, stream) == (1, 1, 1, 1, None, "stream")
+        pointers = [a.value or 0 for a in extra if isinstance(a, ctypes.c_void_p)]
+        numbers = [a.value for a in extra if not isinstance(a, ctypes.c_void_p)]
+        self.host.hidden += pointers[-2:]
+        self.host.launch(f, gx, tx, pointers[:-2], numbers)
+        return (0,)
+
+    def hipGetErrorString(self, status: int) -> Any:
+        return b"an illegal memory access was encountered"
+
+
+# ---------------------------------------------------------------------------------------- Metal
+
+
+@dataclass
+class _Buffer:
+    address: int
+    nbytes: int
+
+    def contents(self) -> _Buffer:
+        return self
+
+    def as_buffer(self, nbytes: int) -> memoryview:
+        assert nbytes == self.nbytes
+        return memoryview((ctypes.c_uint8 * nbytes).from_address(self.address)).cast("B")
+
+    def length(self) -> int:
+        return self.nbytes
+
+
+@dataclass
+class _Commands:
+    """Launches are run when the buffer is committed, as a GPU may do."""
+
+    host: Host
+    pending: list[Any] = field(default_factory=list)
+    pipeline: str = ""
+    bound: dict[int, Any] = field(default_factory=dict)
+    failure: str | None = None
+
+    def computeCommandEncoder(self) -> _Commands:
+        return self
+
+    def setComputePipelineState_(self, pipeline: str) -> None:
+        self.pipeline, self.bound = pipeline, {}
+
+    def setBuffer_offset_atIndex_(self, buffer: _Buffer, offset: int, n: int) -> None:
+        self.bound[n] = buffer.address + offset
+
+    def setBytes_length_atIndex_(self, data: bytes, length: int, n: int) -> None:
+        assert len(data) == length
+        self.bound[n] = data
+
+    def dispatchThreadgroups_threadsPerThreadgroup_(self, groups: Any, threads: Any) -> None:
+        self.pending.append((self.pipeline, groups[0], threads[0], self.bound))
+
+    def endEncoding(self) -> None:
+        self.host.calls.append("endEncoding")
+
+    def commit(self) -> None:
+        for name, groups, threads, bound in self.pending:
+            values = [bound[n] for n in range(len(bound))]
+            record = values.pop() if isinstance(values[-1], bytes) else b""
+            numbers = np.frombuffer(record, np.int32).tolist()
+            self.host.launch(name, groups, threads, values, numbers)
+
+    def waitUntilCompleted(self) -> None:
+        self.host.calls.append("waitUntilCompleted")
+
+    def error(self) -> str | None:
+        return self.failure
+
+
+class FakeMetal:
+    """`Metal` of pyobjc as far as it is used: module and device in one."""
+
+    MTLResourceStorageModeShared = 0
+
+    def __init__(self, host: Host, fail: str = "") -> None:
+        self.host, self.fail = host, fail
+        self.fast_math: bool | None = None
+
+    def MTLCreateSystemDefaultDevice(self) -> Any:
+        return None if self.fail == "MTLCreateSystemDefaultDevice" else self
+
+    def MTLSizeMake(self, x: int, y: int, z: int) -> tuple[int, int, int]:
+        assert (y, z) == (1, 1)
+        return (x, y, z)
+
+    @property
+    def MTLCompileOptions(self) -> Any:
+        options = SimpleNamespace(setFastMathEnabled_=lambda on: setattr(self, "fast_math", on))
+        return SimpleNamespace(alloc=lambda: SimpleNamespace(init=lambda: options))
+
+    def newCommandQueue(self) -> Any:
+        return SimpleNamespace(commandBuffer=self._commands)
+
+    def _commands(self) -> _Commands:
+        failed = self.fail == "commit"
+        return _Commands(self.host, failure="the GPU hung" if failed else None)
+
+    def newLibraryWithSource_options_error_(self, text: str, options: Any, out: None) -> Any:
+        assert self.fast_math is False, "contracted products would change the bits"
+        if self.fail == "compile":
+            return None, "line 1: no"
+        found = SimpleNamespace(newFunctionWithName_=lambda n: n if n == text else None)
+        return found, None
+
+    def newComputePipelineStateWithFunction_error_(self, function: str, out: None) -> Any:
+        return function, None
+
+    def newBufferWithLength_options_(self, nbytes: int, mode: int) -> Any:
+        if self.fail == "allocate":
+            return None
+        address = self.host.allocate(nbytes)
+        view(address, nbytes)[:] = 0
+        return _Buffer(address, nbytes)
