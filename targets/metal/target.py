@@ -1,0 +1,93 @@
+"""Metal as a target: each phase of a plan is one kernel in MSL, launched in order and replayed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from speccc.errors import UnsupportedError
+from speccc.ir.expr import Var
+from speccc.ir.fragment import MmaShape
+from speccc.ir.plan import Plan, phases
+from speccc.ir.tile import Kernel
+from speccc.ir.types import F16, F32
+from speccc.passes.dot_to_fragment import DotToFragment
+from speccc.passes.plan_memory import Arena
+from speccc.targets.base import RenderedPlan, Source
+from speccc.targets.clike.plan import render_plan, unservable
+from speccc.targets.clike.render import KernelText, render_kernel
+from speccc.targets.devices.profile import Fact, Profile
+from speccc.targets.metal.metal_build import FLAGS, compile_msl, metal_version
+from speccc.targets.metal.msl import MSL
+
+MSL_PDF = "https://developer.apple.com/metal/Metal-Shading-Language-Specification.pdf"
+SIMDGROUP = Fact(32, MSL_PDF)
+"""Threads of a simdgroup where a profile is silent: those of every GPU of Apple."""
+SHARED = Fact(32768, "https://developer.apple.com/metal/Metal-Feature-Set-Tables.pdf")
+SIMDGROUPS = 2
+"""Of a threadgroup: one for each fragment of a panel's 16 columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetalTarget:
+    """MSL for one device profile.
+
+    Apple's matrices have no integers. Codes are integers below 2^8 and a block's sum stays below
+    2^20, so halves and an f32 accumulator are exact: `speccc.passes.scaled_dot_to_fragment`.
+    """
+
+    profile: Profile
+
+    @property
+    def name(self) -> str:
+        """The profile's name."""
+        return self.profile.name
+
+    @property
+    def shape(self) -> MmaShape:
+        """The matrix instruction of quantized dots."""
+        shapes = self.profile.matrix(F16, F16, F32)
+        if not shapes:
+            raise UnsupportedError(f"{self.name}: no f16*f16->f32 matrix instruction is known")
+        return shapes[0]
+
+    @property
+    def lowering(self) -> DotToFragment:
+        """The pass to fragment level."""
+        simdgroup = self.profile.arch.subgroup or SIMDGROUP
+        return DotToFragment(self.shape, simdgroup.value, SIMDGROUPS)
+
+    def unsupported(self, plan: Plan) -> str | None:
+        """Why the plan cannot be served, in words that follow its name; None when it can."""
+        shared = self.profile.arch.shared_bytes or SHARED
+        reason = unservable(plan, self.lowering.run, shared.value)
+        return reason or next(filter(None, map(self._refused, phases(plan.body))), None)
+
+    def _refused(self, kernel: Kernel) -> str | None:
+        try:
+            self._text(kernel)
+        except UnsupportedError as error:
+            return f"phase {kernel.name}: {error}"
+        return None
+
+    def render(self, plan: Plan, arena: Arena, bounds: Mapping[Var, int]) -> RenderedPlan:
+        """The plan's texts and launches; UnsupportedError for two phases of one name."""
+        return render_plan(self.name, "metal", plan, arena, self._text)
+
+    def _text(self, kernel: Kernel) -> KernelText:
+        return render_kernel(self.lowering.run(kernel), MSL)
+
+    def stages(self) -> Mapping[str, Callable[[Source], bytes]]:
+        """A Metal library, on a Mac; a device can compile the text itself, too."""
+        return {"metallib": lambda source: compile_msl(source.text, name=source.name)}
+
+    def fingerprint(self) -> str:
+        """The compiler's version and flags."""
+        facts = f"{self.name} {metal_version() or 'none'} {' '.join(FLAGS)}"
+        return hashlib.sha256(facts.encode()).hexdigest()
+
+
+def make(profile: Profile) -> MetalTarget:
+    """The target of a profile."""
+    return MetalTarget(profile)
