@@ -214,7 +214,7 @@ class VulkanWorker:
         try:
             pipe.write(request)
             pipe.flush()
-        except OSError:
+        except (OSError, ValueError):  # ValueError: `close` has been called
             raise self._gone(deadline) from None
         if self._u32(deadline) != 0:
             raise WorkerError(self._bytes(deadline).decode(errors="replace"))
@@ -233,6 +233,8 @@ class VulkanWorker:
 
     def _gone(self, deadline: _Deadline) -> WorkerError:
         code = self._process.wait()
+        if self._log.closed:
+            return WorkerError("the session is closed")
         if deadline.passed:
             return WorkerError(f"no answer in {self._timeout_s:g} s; the worker was killed")
         self._log.seek(0)
