@@ -54,11 +54,9 @@ WIDTHS = (1, 3, 8, 17)
 
 
 @pytest.fixture(scope="module")
-def machine() -> MetalStandIn:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> MetalStandIn:
     require("metal")
-    found = stand_in()
-    assert found is not None
-    return found
+    return stand_in(tmp_path_factory.mktemp("metal"))
 
 
 def run(machine: MetalStandIn, p: Proof, kernel: FragmentKernel, m: int, **how: int) -> Array:

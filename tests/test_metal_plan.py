@@ -13,7 +13,7 @@ from emulation.metal_stand_in import MetalStandIn, stand_in
 from emulation.require import require
 from fragment_rig import Array
 from metal_rig import launched, lowered, rendered
-from metal_step import StandInSession
+from metal_step import MetalModel
 from models import Tiny
 from table_session import ScriptedDrafter, TableTokens
 from test_fragment_plan import Compared
@@ -42,11 +42,9 @@ LETTERS = TableTokens([bytes([n % 256]) for n in range(300)])
 
 
 @pytest.fixture(scope="module")
-def machine() -> MetalStandIn:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> MetalStandIn:
     require("metal")
-    found = stand_in()
-    assert found is not None
-    return found
+    return stand_in(tmp_path_factory.mktemp("metal"))
 
 
 def front_of(spec: Spec, folder: Path) -> Front:
@@ -76,10 +74,12 @@ def test_every_phase_equals_block_level(
 
 
 @pytest.mark.parametrize("which", SPECS)
-def test_steps_equal_golden(which: str, machine: MetalStandIn, tmp_path: Path) -> None:
-    """Whole steps by the target's own launches: 9 tokens, then 1, then 5, as a chain and a tree."""
+def test_steps_equal_golden(
+    which: str, machine: MetalStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole steps by the real driver: 9 tokens, then 1, then 5, as a chain and as a tree."""
     spec = SPECS[which]
-    session = StandInSession(front_of(spec, tmp_path), METAL, machine, context=64)
+    session = MetalModel(front_of(spec, tmp_path), METAL, machine).session(monkeypatch)
     golden = PlanSession(spec, tmp_path)
     tokens = tokens_of(spec.tiny, 20)
     for part, parents in ((tokens[:9], None), (tokens[9:10], None), (tokens[10:15], None),
@@ -87,20 +87,24 @@ def test_steps_equal_golden(which: str, machine: MetalStandIn, tmp_path: Path) -
         assert same_bits(session.forward(part, parents=parents), golden.forward(part, parents))
 
 
-def test_logits_do_not_depend_on_the_width(machine: MetalStandIn, tmp_path: Path) -> None:
+def test_logits_do_not_depend_on_the_width(
+    machine: MetalStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lossless: six tokens in one step, or one by one, give the same bits."""
     spec = SPECS["q4_1, kv f16"]
-    front = front_of(spec, tmp_path)
-    together, alone = (StandInSession(front, METAL, machine, context=64) for _ in range(2))
+    model = MetalModel(front_of(spec, tmp_path), METAL, machine)
+    together, alone = (model.session(monkeypatch) for _ in range(2))
     tokens = tokens_of(spec.tiny, 6)
     rows = [alone.forward([t])[0] for t in tokens]
     assert same_bits(together.forward(tokens), np.stack(rows))
 
 
-def test_a_model_generates(machine: MetalStandIn, tmp_path: Path) -> None:
+def test_a_model_generates(
+    machine: MetalStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The golden machine's tokens, without drafts, with a chain of them and with a tree."""
     spec = SPECS["q4_1, kv f16"]
-    front = front_of(spec, tmp_path)
+    model = MetalModel(front_of(spec, tmp_path), METAL, machine)
     prompt, count = tokens_of(spec.tiny, 5), 8
     golden, said = PlanSession(spec, tmp_path), list(prompt)
     logits = golden.forward(prompt)
@@ -110,7 +114,7 @@ def test_a_model_generates(machine: MetalStandIn, tmp_path: Path) -> None:
     want = tuple(said[len(prompt) :])
 
     def generated(drafter: ScriptedDrafter | None) -> Generation:
-        session = StandInSession(front, METAL, machine, context=64)
+        session = model.session(monkeypatch)
         options = {"max_tokens": count, "drafter": drafter, "controller": FixedController(4)}
         return collect(generate(session, LETTERS, prompt, **options))
 

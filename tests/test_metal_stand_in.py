@@ -22,11 +22,9 @@ ORDERS = (0, 1, 5)
 
 
 @pytest.fixture(scope="module")
-def machine() -> MetalStandIn:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> MetalStandIn:
     require("metal")
-    found = stand_in()
-    assert found is not None
-    return found
+    return stand_in(tmp_path_factory.mktemp("metal"))
 
 
 def kernel(body: str, *params: str) -> str:

@@ -11,7 +11,6 @@ import re
 import shutil
 import struct
 import subprocess
-import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,12 +114,12 @@ class MetalStandIn:
             raise StandInError(done.stderr.decode(errors="replace"))
 
 
-def stand_in() -> MetalStandIn | None:
-    """A stand-in with a folder of its own for what it builds, or None without a compiler."""
+def stand_in(folder: Path) -> MetalStandIn:
+    """A stand-in that builds in `folder`. StandInError without a compiler."""
     compiler = find_compiler()
     if compiler is None:
-        return None
-    return MetalStandIn(compiler, Path(tempfile.mkdtemp(prefix="speccc-metal-")))
+        raise StandInError(f"no C++ compiler: none of {', '.join(COMPILERS)}")
+    return MetalStandIn(compiler, folder)
 
 
 @dataclass(frozen=True)
