@@ -33,6 +33,7 @@ class Fn(Enum):
     LT = "lt"
     LE = "le"
     EQ = "eq"
+    DOT4 = "dot4"  # the sum of the products of four pairs of signed bytes, i32
     FMA = "fma"  # a * b + c, rounded once
     SELECT = "select"  # condition, then, else
     NEG = "neg"

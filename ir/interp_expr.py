@@ -112,6 +112,12 @@ def _shift_right(a: Array, b: Array) -> Array:
     return shifted
 
 
+def _dot4(a: Array, b: Array) -> Array:
+    a, b = (np.ascontiguousarray(x, np.int32)[..., None].view(np.int8) for x in (a, b))
+    out: Array = (a.astype(np.int32) * b.astype(np.int32)).sum(axis=-1, dtype=np.int32)
+    return out
+
+
 _FUNCTIONS: dict[Fn, Callable[..., Array]] = {
     Fn.ADD: np.add,
     Fn.SUB: np.subtract,
@@ -129,6 +135,7 @@ _FUNCTIONS: dict[Fn, Callable[..., Array]] = {
     Fn.LT: np.less,
     Fn.LE: np.less_equal,
     Fn.EQ: np.equal,
+    Fn.DOT4: _dot4,
     Fn.FMA: fma,
     Fn.SELECT: np.where,
     Fn.NEG: np.negative,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from speccc.ir.expr import COMPARE, Apply, Const, Expr, Fn, Load, LoadBytes
-from speccc.ir.types import BF16, BOOL, F16, F32, INDEX, DType, Kind
+from speccc.ir.types import BF16, BOOL, F16, F32, I32, INDEX, DType, Kind
 
 Rule = Callable[[DType], bool]
 
@@ -41,6 +41,7 @@ _PLAIN: dict[Fn, _Plain] = {
     Fn.DIV: _Plain(2, _f32),
     **dict.fromkeys((Fn.IDIV, Fn.MOD, Fn.XOR, Fn.SHL, Fn.SHR), _Plain(2, _integer)),
     **dict.fromkeys((Fn.AND, Fn.OR), _Plain(2, _bits)),
+    Fn.DOT4: _Plain(2, lambda t: t == I32),
     Fn.FMA: _Plain(3, _f32),
     Fn.NEG: _Plain(1, lambda t: _f32(t) or t.kind is Kind.INT),
     **dict.fromkeys((Fn.ABS, Fn.RINT, Fn.SQRT, Fn.EXP), _Plain(1, _f32)),

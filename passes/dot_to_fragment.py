@@ -36,33 +36,40 @@ from speccc.ir.types import DType, Kind
 from speccc.passes.clip_rows import RowClip, clip_rows
 from speccc.passes.insert_barriers import insert_barriers
 from speccc.passes.scaled_dot_to_fragment import Staging, lower_scaled_dot
+from speccc.passes.scaled_dot_to_lanes import LaneTiles, lower_scaled_dot_to_lanes
 
+LANE_ROWS = 8
+"""Rows of a tile where there is no matrix instruction: the block level's tallest."""
 LEAST_I32 = -(2**31)
 
 
 @dataclass(frozen=True, slots=True)
 class DotToFragment:
-    """The pass: the matrix instruction to use, and the workgroup's size.
+    """The pass: the matrix instruction to use, or None, and the workgroup's size.
 
-    UnsupportedError from `run` names a shape that cannot serve, or a statement with no lowering.
+    Tiles of at most `few` rows take the dots of invocations, which give the same bits. They need
+    `Fn.DOT4`; by default all tiles take the instruction. UnsupportedError from `run` names a shape
+    that cannot serve, or a statement with no lowering.
     """
 
-    shape: MmaShape
+    shape: MmaShape | None
     subgroup: int
     subgroups: int = 2
+    few: int = 0
 
     def run(self, kernel: Kernel) -> FragmentKernel:
         """The kernel at fragment level."""
         group = Workgroup(self.subgroup, self.subgroups)
-        body = _Lowering(self.shape).kernel_body(kernel.body)
+        body = _Lowering(self.shape, group, self.few).kernel_body(kernel.body)
         return FragmentKernel(kernel.name, kernel.bufs, kernel.scalars, group, body)
 
 
 class _Lowering:
     """State of one kernel: where TILE buffers went, and the tiles staged for the instruction."""
 
-    def __init__(self, shape: MmaShape) -> None:
-        self.shape = shape
+    def __init__(self, shape: MmaShape | None, group: Workgroup, few: int) -> None:
+        self.shape, self.group, self.few = shape, group, few
+        self.lanes: LaneTiles | None = None
         self.moved: dict[Buf, Buf] = {}
         self.staging: Staging | None = None
         self.values: dict[Var, Expr] = {}
@@ -71,8 +78,13 @@ class _Lowering:
 
     def kernel_body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         lowered = self.block(body)
-        staged = self.staging.allocs() if self.staging is not None else ()
-        return insert_barriers((*staged, *lowered))
+        tiles = [t for t in (self.staging, self.lanes) if t is not None]
+        return insert_barriers((*(a for t in tiles for a in t.allocs()), *lowered))
+
+    @property
+    def tallest(self) -> int:
+        """Most rows of a tile that are multiplied together."""
+        return LANE_ROWS if self.shape is None else min(self.shape.m, self.shape.n)
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
@@ -124,7 +136,7 @@ def _share(low: _Lowering, s: Share) -> list[Stmt]:
 
 def _row_tiles(low: _Lowering, s: RowTiles) -> list[Stmt]:
     """Tiles of the instruction's height with a count of live rows; else every height's body."""
-    clip = clip_rows(s, min(low.shape.m, low.shape.n))
+    clip = clip_rows(s, low.tallest)
     if clip is None or low.clip is not None:
         variants = tuple((width, low.block(body)) for width, body in s.variants)
         return [RowTiles(s.var, low.expr(s.extent), variants)]
@@ -197,10 +209,24 @@ def _scaled_dot(low: _Lowering, s: ScaledDot) -> list[Stmt]:
         low.expr(x.row),
     )
     here = ScaledDot(low.buf(s.acc), moved, s.w, s.blob, low.expr(s.offset), low.expr(s.panel))
+    clipped = low.live if low.clip is not None and s.acc in low.clip.tiles else None
+    if low.shape is None:
+        return _by_lanes(low, here, clipped)
     if low.staging is None:
         low.staging = Staging.of(low.shape)
-    clipped = low.live if low.clip is not None and s.acc in low.clip.tiles else None
-    return lower_scaled_dot(here, low.staging, clipped)
+    many = lower_scaled_dot(here, low.staging, clipped)
+    if clipped is None or not low.few:
+        return many
+    # One trip or none: the fragment level has no other choice.
+    few = ex.minimum(ex.idiv(low.few, clipped), 1)
+    lanes = tuple(_by_lanes(low, here, clipped))
+    return [For(Var("few"), 0, few, lanes), For(Var("many"), few, 1, tuple(many))]
+
+
+def _by_lanes(low: _Lowering, s: ScaledDot, clipped: Expr | None) -> list[Stmt]:
+    if low.lanes is None:
+        low.lanes = LaneTiles.of(low.group.invocations, max(low.tallest, LANE_ROWS))
+    return lower_scaled_dot_to_lanes(s, low.lanes, clipped)
 
 
 _LOWER: dict[type, Callable[..., list[Stmt]]] = {

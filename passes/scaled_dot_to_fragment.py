@@ -88,15 +88,20 @@ def lower_scaled_dot(s: ScaledDot, tiles: Staging, live: Expr | None = None) -> 
     height = s.acc.shape[0]
     if not isinstance(height, int):
         raise UnsupportedError(f"scaled_dot into {s.acc.name}: its height is not a number")
-    b = Var("b")
-    panel = ex.add(s.offset, ex.mul(s.panel, s.w.panel_bytes))
-    base = ex.add(panel, ex.mul(b, s.w.block_bytes))
-    body: list[Stmt] = [_weights(s, tiles, base)]
+    b, i, j = Var("b"), Var("i"), Var("j")
+    dot, shift = ex.cast(Load(tiles.dots, (i, j)), I32), code_shift(s.w)
+    body: list[Stmt] = [_weights(s, tiles, block_base(s, b))]
     for first in range(0, height, tiles.tokens):
         rows: Expr | int = min(tiles.tokens, height - first) if live is None else live
         body += [_rows(s, tiles, b, first, rows), _multiply(tiles)]
-        body += _accumulate(s, tiles, b, base, first, rows)
+        body.append(accumulate(s, dot, (i, j), b, first, rows, shift))
     return [For(b, 0, s.w.blocks, tuple(body))]
+
+
+def block_base(s: ScaledDot, block: Expr) -> Expr:
+    """The byte at which a block of the panel begins."""
+    panel = ex.add(s.offset, ex.mul(s.panel, s.w.panel_bytes))
+    return ex.add(panel, ex.mul(block, s.w.block_bytes))
 
 
 def code_shift(w: PackedMatrix) -> int:
@@ -147,20 +152,29 @@ def _multiply(tiles: Staging) -> Stmt:
     return Subgroups(unit, tiles.fragments, tuple(body))
 
 
-def _accumulate(
-    s: ScaledDot, tiles: Staging, b: Var, base: Expr, first: int, rows: Expr | int
-) -> list[Stmt]:
-    """acc[first + i, j] by the block level's formula; the minimum's term follows the scale's."""
-    i, j = Var("i"), Var("j")
+def accumulate(
+    s: ScaledDot,
+    dot: Expr,
+    at: tuple[Var, Var],
+    block: Expr,
+    first: int,
+    rows: Expr | int,
+    shift: int,
+) -> Stmt:
+    """acc[first + i, j] by the block level's formula; the minimum's term follows the scale's.
+
+    `dot` is the i32 dot at row i and column j (`at`) with codes less `shift`.
+    """
+    i, j = at
     row = ex.add(i, first)
     token = ex.add(s.x.row, row)
-    dot: Expr = ex.cast(Load(tiles.dots, (i, j)), I32)
-    rest = code_shift(s.w) - s.w.format.zero_point
+    base = block_base(s, block)
+    rest = shift - s.w.format.zero_point
     if rest:
-        dot = ex.add(dot, ex.mul(Load(s.x.sums, (token, b)), rest))
-    scale = ex.mul(Load(s.x.scale, (token, b)), s.w.scale(s.blob, base, j))
+        dot = ex.add(dot, ex.mul(Load(s.x.sums, (token, block)), rest))
+    scale = ex.mul(Load(s.x.scale, (token, block)), s.w.scale(s.blob, base, j))
     value = ex.fma(ex.cast(dot, F32), scale, Load(s.acc, (row, j)))
     if s.w.format.has_min:
         minimum = s.w.minimum(s.blob, base, j)
-        value = ex.fma(minimum, Load(s.x.scaled_sums, (token, b)), value)
-    return [LaneMap(s.acc, (row, j), (Axis(i, rows), Axis(j, PANEL)), value)]
+        value = ex.fma(minimum, Load(s.x.scaled_sums, (token, block)), value)
+    return LaneMap(s.acc, (row, j), (Axis(i, rows), Axis(j, PANEL)), value)

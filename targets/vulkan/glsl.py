@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from speccc.ir.expr import Fn, LoadBytes, Var
-from speccc.ir.fragment import FragLoad, Fragment, FragMma, FragStore, FragZero, Role
+from speccc.ir.expr import Apply, Fn, LoadBytes, Var
+from speccc.ir.fragment import (
+    FragLoad,
+    Fragment,
+    FragMma,
+    FragStore,
+    FragZero,
+    LaneFold,
+    Role,
+    walk,
+)
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
 from speccc.targets.clike.render import SIDES, Renderer
@@ -25,6 +34,7 @@ TYPES = {
 CALLS = {
     Fn.MIN: "min",
     Fn.MAX: "max",
+    Fn.DOT4: "dotPacked4x8EXT",
     Fn.FMA: "fma_ir",
     Fn.ABS: "abs",
     Fn.RINT: "roundEven",
@@ -59,6 +69,7 @@ EXTENSIONS = (
     "GL_EXT_shader_8bit_storage",
     "GL_EXT_shader_16bit_storage",
 )
+DOT_EXTENSIONS = ("GL_EXT_integer_dot_product",)
 USES = {
     Role.A: "gl_MatrixUseA",
     Role.B: "gl_MatrixUseB",
@@ -91,7 +102,7 @@ def _opening(r: Renderer) -> None:
 
 def _declarations(r: Renderer, fma: Fma, sizes: tuple[Var, ...]) -> None:
     out = r.out
-    for name in EXTENSIONS:
+    for name in (*EXTENSIONS, *(DOT_EXTENSIONS if _dots(r) else ())):
         out.line(f"#extension {name} : require")
     out.line()
     out.line(f"layout(local_size_x = {r.kernel.group.invocations}) in;")
@@ -104,6 +115,12 @@ def _declarations(r: Renderer, fma: Fma, sizes: tuple[Var, ...]) -> None:
         out.line()
         byte_reader(r.exprs.buffer(buf), name, dtype, out)
     out.line()
+
+
+def _dots(r: Renderer) -> bool:
+    """Whether the kernel dots packed bytes."""
+    folds = (s.value for s in walk(r.kernel.body) if isinstance(s, LaneFold))
+    return any(isinstance(v, Apply) and v.fn is Fn.DOT4 for v in folds)
 
 
 def _interface(r: Renderer, sizes: tuple[Var, ...]) -> None:

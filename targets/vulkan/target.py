@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import Var
-from speccc.ir.fragment import MmaShape, shared_bytes
-from speccc.ir.plan import Plan, phases
-from speccc.ir.tile import Buf, Kernel, Mem
+from speccc.ir.fragment import MmaShape
+from speccc.ir.plan import Plan
+from speccc.ir.tile import Kernel
 from speccc.ir.types import I8, I32
 from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.plan_memory import Arena
 from speccc.passes.scaled_dot_to_fragment import Staging
-from speccc.targets.base import Grid, Launch, Place, RenderedPlan, Source, ToolMissingError
+from speccc.targets.base import RenderedPlan, Source, ToolMissingError
+from speccc.targets.clike.plan import render_plan, unservable
 from speccc.targets.devices.profile import Profile
 from speccc.targets.glsl_build import (
     OLDEST_GLSLANG,
@@ -25,7 +26,6 @@ from speccc.targets.glsl_build import (
     find_glsl_tools,
     glslang_version,
 )
-from speccc.targets.launch_plan import FLOAT_BYTES, SCRATCH, plan_launches, plan_places, units
 from speccc.targets.vulkan.glsl_prelude import Fma
 from speccc.targets.vulkan.render import Shader, render_shader
 
@@ -40,10 +40,14 @@ SOFTWARE = ("lavapipe",)
 
 @dataclass(frozen=True, slots=True)
 class VulkanTarget:
-    """GLSL for one device profile; `matrix=False` does without its matrix instruction."""
+    """GLSL for one device profile; `matrix=False` does without its matrix instruction.
+
+    With one, tiles of at most `few` rows do without it all the same: it would be mostly empty.
+    """
 
     profile: Profile
     matrix: bool = True
+    few: int = 4
 
     @property
     def name(self) -> str:
@@ -63,7 +67,7 @@ class VulkanTarget:
         subgroup = known.value if known else USUAL_SUBGROUP
         # lavapipe runs a workgroup on one thread: a second subgroup is no use beyond the panel.
         least = 2 * subgroup if self.software else INVOCATIONS
-        return DotToFragment(self.shape, subgroup, max(1, least // subgroup))
+        return DotToFragment(self.shape, subgroup, max(1, least // subgroup), self.few)
 
     @property
     def software(self) -> bool:
@@ -73,33 +77,11 @@ class VulkanTarget:
     def unsupported(self, plan: Plan) -> str | None:
         """Why the plan cannot be served, in words that follow its name; None when it can."""
         known = self.profile.arch.shared_bytes
-        room = known.value if known else PROMISED_SHARED
-        for kernel in phases(plan.body):
-            try:
-                need = shared_bytes(self.lowering.run(kernel))
-            except UnsupportedError as error:
-                return f"phase {kernel.name}: {error}"
-            if need > room:
-                return f"phase {kernel.name} needs {need} bytes of shared memory, not {room}"
-        return None
+        return unservable(plan, self.lowering.run, known.value if known else PROMISED_SHARED)
 
     def render(self, plan: Plan, arena: Arena, bounds: Mapping[Var, int]) -> RenderedPlan:
         """The plan's texts and launches; UnsupportedError for two phases of one name."""
-        kernels = tuple(phases(plan.body))
-        shaders = {k: self._shader(k, plan.sizes) for k in kernels}
-        names = [k.name for k in kernels]
-        if len(set(names)) < len(names):
-            twice = next(n for n in names if names.count(n) > 1)
-            raise UnsupportedError(f"two phases are called {twice}", where=plan.name)
-        return RenderedPlan(
-            target=self.name,
-            plan=plan.name,
-            sizes=plan.sizes,
-            sources=tuple(_source(s) for s in shaders.values()),
-            places=(*plan_places(plan, arena), *_scratch(shaders)),
-            launches=plan_launches(plan.body, lambda k: _launch(k, shaders[k])),
-            arena=FLOAT_BYTES * arena.elements,
-        )
+        return render_plan(self.name, "comp", plan, arena, lambda k: self._shader(k, plan.sizes))
 
     def _shader(self, kernel: Kernel, sizes: tuple[Var, ...]) -> Shader:
         fma = Fma.PAIRS if self.software else Fma.DEVICE
@@ -113,7 +95,7 @@ class VulkanTarget:
         """glslang's version and flags."""
         tools = find_glsl_tools()
         version = "none" if tools is None else ".".join(map(str, glslang_version(tools)))
-        facts = f"{self.name} {self.matrix} glslang {version} {TARGET_ENV}"
+        facts = f"{self.name} {self.matrix} {self.few} glslang {version} {TARGET_ENV}"
         return hashlib.sha256(facts.encode()).hexdigest()
 
 
@@ -139,29 +121,3 @@ def _tools() -> GlslTools:
             "apt install glslang-tools spirv-tools"
         )
     return tools
-
-
-def _source(shader: Shader) -> Source:
-    return Source(shader.name, "comp", shader.entry, shader.text, shader)
-
-
-def _launch(kernel: Kernel, shader: Shader) -> Launch:
-    return Launch(
-        kernel.name,
-        tuple(_place_name(kernel.name, b) for b in shader.buffers),
-        tuple(v.name for v in shader.scalars),
-        Grid(units(kernel), shader.group.invocations),
-    )
-
-
-def _place_name(kernel: str, buf: Buf) -> str:
-    return f"{kernel}.{buf.name}" if buf.mem is Mem.SCRATCH else buf.name
-
-
-def _scratch(shaders: Mapping[Kernel, Shader]) -> tuple[Place, ...]:
-    return tuple(
-        Place(_place_name(k.name, b), b.dtype.name, b.shape, SCRATCH)
-        for k, shader in shaders.items()
-        for b in shader.buffers
-        if b.mem is Mem.SCRATCH
-    )
