@@ -16,6 +16,7 @@ import sys
 
 SPIRV = 2
 """The result's format, by the library's numbers."""
+PREAMBLE = "Device compilation failed\nDetailed information:\n"
 
 
 class _File(ctypes.Structure):
@@ -66,13 +67,15 @@ def compile_text(library: str, name: str, flags: list[str], text: bytes) -> byte
         ctypes.c_bool(False),
         ctypes.c_uint32(SPIRV),
     )
-    log = (result.log or b"").decode(errors="replace").strip()
+    log = (result.log or b"").decode(errors="replace").removeprefix(PREAMBLE).strip()
     images = result.images
     if result.error or images.size != 1:
         raise RuntimeError(log or f"error {result.error}, {images.size} images, no word of why")
     image = _Image.from_address(images.data)
     if image.format != SPIRV:
         raise RuntimeError(f"the result has format {image.format}, not {SPIRV}")
+    if image.symbols.size == 0:
+        raise RuntimeError("the text has no kernel")
     return ctypes.string_at(image.binary.data, image.binary.size)
 
 

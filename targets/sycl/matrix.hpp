@@ -39,6 +39,10 @@ template <class C, class A, class B> void matrix_mad(C& acc, A& a, B& b) {
 }
 #else
 enum class Use { a, b, accumulator };
+inline int lane_id() {
+    PER_LANE int id = int(lanes().get_local_linear_id());
+    return id;
+}
 template <Use U, class T, int ROWS, int COLS, Order O> struct Matrix {
     static constexpr int rows = ROWS, cols = COLS, slots = (COLS + SUBGROUP - 1) / SUBGROUP;
     T own[ROWS][slots];
@@ -47,7 +51,7 @@ template <Use U, class T, int ROWS, int COLS, Order O> struct Matrix {
     template <class F> void each(F f) {
         for (int r = 0; r < ROWS; ++r)
             for (int s = 0; s < slots; ++s)
-                if (int c = s * SUBGROUP + int(lanes().get_local_linear_id()); c < COLS)
+                if (int c = s * SUBGROUP + lane_id(); c < COLS)
                     f(own[r][s], r, c);
     }
 };

@@ -8,6 +8,7 @@ from speccc.errors import UnsupportedError
 from speccc.ir.expr import Fn, LoadBytes
 from speccc.ir.fragment import FragLoad, Fragment, FragMma, FragStore, FragZero, Role, walk
 from speccc.ir.tile import Buf, Mem
+from speccc.ir.types import BF16
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
 from speccc.targets.clike.prelude import write_exp, write_half
@@ -58,7 +59,7 @@ _WORDS = """
     syclex syclexp mx item min_ir max_ir bytes_at product_sum matrix_zero matrix_load matrix_store
     matrix_mad in_local in_global lanes layout_of place abs exp fma sqrt round min max
     div remainder index log pow sin cos tan floor ceil signal time stdin stdout stderr errno
-    f32_at f16_at bf16_at i32_at u32_at SUBGROUP
+    f32_at f16_at bf16_at i32_at u32_at lane_id subgroup SUBGROUP PER_LANE
 """
 READERS = {
     "f32": ("float", "bytes_at<float>(p, at)"),
@@ -85,6 +86,14 @@ namespace syclex = sycl::ext::oneapi;
 namespace syclexp = sycl::ext::oneapi::experimental;
 using half = sycl::half;
 using uint = uint32_t;
+
+#if SPECCC_JOINT_MATRIX
+#define PER_LANE const
+#else
+// Intel's CPU driver (2026.2) loses what differs by lane and is computed once for both sides of a
+// barrier; a volatile is read anew on each side.
+#define PER_LANE const volatile
+#endif
 """
 USES = {Role.A: "Use::a", Role.B: "Use::b", Role.C: "Use::accumulator"}
 PROPERTY = "SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::{})"
@@ -113,7 +122,8 @@ def _entry(r: Renderer) -> str:
 
 def _opening(r: Renderer) -> None:
     r.out.line("const auto item = syclex::this_work_item::get_nd_item<1>();")
-    r.out.line("const int invocation = int(item.get_local_linear_id());")
+    r.out.line("PER_LANE int invocation = int(item.get_local_linear_id());")
+    r.out.line("PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());")
     r.out.line("const int workgroup = int(item.get_group_linear_id());")
     r.out.line("const int workgroups = int(item.get_group_range(0));")
     for buf in r.shared:
@@ -158,6 +168,8 @@ def _matrix(r: Renderer, frag: Fragment) -> str:
     if len(orders) > 1:
         raise UnsupportedError(f"sycl: fragment {frag.name} is loaded in both orders")
     order = orders.pop() if orders else "Order::by_rows"
+    if frag.shape.dtype(frag.role) == BF16:
+        raise UnsupportedError(f"sycl: fragment {frag.name}: no matrices of bf16")
     rows, cols = SIDES[frag.role]
     kind = r.exprs.type(frag.shape.dtype(frag.role))
     return f"Matrix<{USES[frag.role]}, {kind}, {rows}, {cols}, {order}>"
@@ -195,7 +207,7 @@ SYCL = Dialect(
     exact="",
     constant="constexpr int",
     function="inline ",
-    subgroup="int(item.get_sub_group().get_group_linear_id())",
+    subgroup="subgroup",
     barrier="sycl::group_barrier(item.get_group());",
     half="float(sycl::bit_cast<half>(uint16_t({})))",
     reader=_reader,

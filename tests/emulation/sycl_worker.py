@@ -25,21 +25,20 @@ class Device:
     def __init__(self) -> None:
         self.queue = dpctl.SyclQueue("opencl:cpu", property="in_order")
         self.kernels: dict[str, Any] = {}
-        self.buffers: dict[str, Any] = {}
+        self.buffers: dict[str, tuple[Any, int]] = {}
 
     def put(self, request: dict[str, Any], data: bytes) -> bytes:
         """A buffer with these contents."""
         memory = dpctl.memory.MemoryUSMDevice(max(1, len(data)), queue=self.queue)
         if data:
             memory.copy_from_host(bytearray(data))
-        self.buffers[request["name"]] = memory
-        self.buffers[request["name"], "size"] = len(data)
+        self.buffers[request["name"]] = memory, len(data)
         return b""
 
     def get(self, request: dict[str, Any], data: bytes) -> bytes:
         """A buffer's contents."""
-        size = self.buffers[request["name"], "size"]
-        return bytes(self.buffers[request["name"]].copy_to_host())[:size]
+        memory, size = self.buffers[request["name"]]
+        return bytes(memory.copy_to_host())[:size]
 
     def build(self, request: dict[str, Any], data: bytes) -> bytes:
         """SPIR-V made ready to run under the caller's name for it."""
@@ -49,7 +48,7 @@ class Device:
 
     def run(self, request: dict[str, Any], data: bytes) -> bytes:
         """One launch, waited for."""
-        memories = [self.buffers[name] for name in request["buffers"]]
+        memories = [self.buffers[name][0] for name in request["buffers"]]
         scalars = [ctypes.c_int(n) for n in request["scalars"]]
         local, groups = request["local"], request["groups"]
         kernel = self.kernels[request["key"]]
