@@ -46,6 +46,12 @@ class Entries:
     path: Path
     manifest: dict[str, Any]
     data: Mapping[str, Bytes]
+    mapped: mmap.mmap
+
+    def forget(self) -> None:
+        """Gives back the pages that reading made resident; they come back from the file cache."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.mapped.madvise(mmap.MADV_DONTNEED)
 
     def text(self, name: str) -> str:
         """An entry as UTF-8; InputError if it is missing or not text."""
@@ -152,10 +158,9 @@ def read_entries(path: Path) -> Entries:
     data = {name: whole[at : at + size] for name, (at, size) in spans.items()}
     manifest = _manifest(data.pop(MANIFEST, None), crc, where)
     _check_entries(manifest, data, where)
-    if hasattr(mmap, "MADV_DONTNEED"):
-        # Checking read all of it. What is needed comes back from the system's file cache.
-        mapped.madvise(mmap.MADV_DONTNEED)
-    return Entries(path, manifest, data)
+    entries = Entries(path, manifest, data, mapped)
+    entries.forget()  # checking read all of it
+    return entries
 
 
 def _spans(path: Path) -> tuple[dict[str, tuple[int, int]], int]:

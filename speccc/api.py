@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,10 +16,8 @@ from speccc.errors import InputError, UnsupportedError
 from speccc.ir.tokenizer_spec import TokenizerSpec
 from speccc.memory_plan import check_fits
 from speccc.runtime.artifact_file import Entries, read_entries
-from speccc.runtime.chat import ChatTemplate
 from speccc.runtime.controller import AdaptiveController
 from speccc.runtime.devices.cpu import cores
-from speccc.runtime.devices.vulkan_home import need_vulkan
 from speccc.runtime.devices.vulkan_launches import code_entries, read_launches
 from speccc.runtime.drafter import Drafter
 from speccc.runtime.generate import Generation, collect
@@ -32,6 +31,9 @@ from speccc.runtime.step_spec import read_step
 from speccc.runtime.stream_text import Piece
 from speccc.runtime.tokenizer import Tokenizer
 from speccc.runtime.verify_cost import VerifyCost
+
+if TYPE_CHECKING:
+    from speccc.runtime.chat import ChatTemplate
 
 Prompt = str | Sequence[int]
 Progress = Callable[[str, int, int], None]
@@ -89,13 +91,21 @@ class Model:
         self.path = entries.path
         self._spec: StepSpec = read_step(entries)
         self.tokenizer = _tokenizer(entries, where)
-        self.chat_template: ChatTemplate | None = None
         self._facts: Facts = read_facts(
             entries.manifest, self._spec, self.tokenizer.vocab_size, where
         )
-        if "chat_template.jinja" in entries.data:
-            self.chat_template = ChatTemplate(entries.text("chat_template.jinja"), where)
+        entries.forget()
         give_back()
+
+    @functools.cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """Compiled when first asked for, as not all who run a model chat; InputError when it is
+        not valid."""
+        if "chat_template.jinja" not in self._entries.data:
+            return None
+        from speccc.runtime.chat import ChatTemplate
+
+        return ChatTemplate(self._entries.text("chat_template.jinja"), str(self.path))
 
     def check_machine(self) -> None:
         """UnsupportedError, by name, for code that this machine cannot run; nothing is loaded."""
@@ -109,6 +119,8 @@ class Model:
                 where=where,
             )
         if facts.backend != "cpu":
+            from speccc.runtime.devices.vulkan_home import need_vulkan
+
             need_vulkan()
             return
         if facts.machine != here:

@@ -242,6 +242,7 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
         entries.path,
         entries.manifest,
         {n: d for n, d in entries.data.items() if n != "chat_template.jinja"},
+        entries.mapped,
     )
     with pytest.raises(InputError, match="no chat template: give a raw prompt"):
         Model(bare).chat([{"role": "user", "content": "hi"}])

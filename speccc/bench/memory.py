@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -80,6 +79,8 @@ def peak_memory(path: Path, context: int | None = None, threads: int | None = No
 
     Without a context the artifact's own is filled: the one whose plan `compile` prints.
     """
+    import subprocess  # a session that is measured does not need it
+
     command = [sys.executable, "-m", "speccc.bench.memory", str(path), str(context or 0)]
     env = dict(os.environ)
     if threads is not None:
