@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_rig import Spec, compiled, compiled_smollm2, model_file, same_bits, unmeasured
+from cpu_rig import (
+    Spec,
+    compiled,
+    compiled_smollm2,
+    model_file,
+    same_bits,
+    smollm2_file,
+    unmeasured,
+)
 from emulation.require import require
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +31,6 @@ from speccc.api import Model, load
 from speccc.device_step import WEIGHTS_MOST, build_device_step, device_target
 from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError, UnsupportedError
-from speccc.models import smollm2
 from speccc.runtime.artifact_file import read_entries, write_entries
 from speccc.runtime.controller import FixedController
 from speccc.runtime.devices import vulkan_session
@@ -184,7 +191,7 @@ def test_memory_that_the_host_does_not_see() -> None:
 def test_smollm2_equals_the_cpu() -> None:
     """All 30 layers, 12 rows of a prompt, then m = 1 and m = 5: no bit of a logit differs."""
     cpu = compiled_smollm2().session(context=64)
-    device = unmeasured(smollm2(), target=LAVAPIPE).session(context=64)
+    device = unmeasured(smollm2_file(), target=LAVAPIPE).session(context=64)
     tokens = compiled_smollm2().tokenizer.encode("The capital of France is Paris, that of Germany")
     assert same_bits(device.forward(tokens), cpu.forward(tokens))
     picks = [int(t) for t in cpu.pick([tokens[0]])]
