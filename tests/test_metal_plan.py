@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from test_fragment_plan import Compared
 from test_numerics import PlanSession, tokens_of
 
 from speccc.emit import EmitOptions, Front, read_model
+from speccc.errors import UnsupportedError
 from speccc.ir.expr import Var
 from speccc.ir.fragment import FragmentKernel
 from speccc.ir.plan import phases
@@ -27,7 +30,11 @@ from speccc.ir.tile import Buf
 from speccc.runtime.controller import FixedController
 from speccc.runtime.generate import Generation, collect, generate
 from speccc.targets.clike.render import KernelText
+from speccc.targets.devices.profile import Fact, Profile
 from speccc.targets.launch_plan import launches_per_step
+from speccc.targets.metal import msl
+from speccc.targets.metal import target as metal_target
+from speccc.targets.metal.target import MetalTarget
 from speccc.targets.registry import target, target_names
 from speccc.targets.report import kernel_facts
 
@@ -151,3 +158,27 @@ def test_the_report_counts_matrix_instructions(tmp_path: Path) -> None:
 def test_every_profile_serves_every_format(name: str, tmp_path: Path) -> None:
     for spec in SPECS.values():
         assert target(name).unsupported(front_of(spec, tmp_path).plan) is None
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = front_of(SPECS["q4_1, kv f16"], tmp_path).plan
+    arch = METAL.profile.arch
+    small = MetalTarget(Profile(replace(arch, shared_bytes=Fact(1024, "a test"))))
+    assert re.fullmatch(
+        r"phase attn_q_k_v needs \d+ bytes of shared memory, not 1024",
+        small.unsupported(plan) or "",
+    )
+    bare = MetalTarget(Profile(replace(arch, matrix=None)))
+    with pytest.raises(UnsupportedError, match=r"metal:m4: no f16\*f16->f32 matrix instruction"):
+        bare.unsupported(plan)
+    silent = MetalTarget(Profile(replace(arch, subgroup=None, shared_bytes=None)))
+    assert silent.unsupported(plan) is None
+    monkeypatch.setattr(msl, "MOST_BUFFERS", 8)
+    assert (METAL.unsupported(plan) or "").endswith("buffers, but Metal binds 8")
+
+
+def test_a_compilers_version_is_in_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = METAL.fingerprint()
+    assert list(METAL.stages()) == ["metallib"]
+    monkeypatch.setattr(metal_target, "metal_version", lambda: "Apple metal version 1")
+    assert METAL.fingerprint() != here != target("metal:m4max").fingerprint()

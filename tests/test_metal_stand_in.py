@@ -197,6 +197,7 @@ TILE = """
 """
 WRITES = {
     "lanes": "tile[n] = x[n];",
+    "one lane": "if (n == 31) for (int k = 0; k < 64; ++k) tile[k] = x[k];",
     "simdgroup": "if (n < 32) simdgroup_store(f, tile, 8, ulong2(0, 0), false);",
 }
 READS = {
@@ -205,9 +206,10 @@ READS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("write", "read"), [("lanes", "simdgroup"), ("simdgroup", "lanes"), ("simdgroup", "simdgroup")]
-)
+PAIRS = [(w, r) for w in WRITES for r in READS if "simdgroup" in (w, r)]
+
+
+@pytest.mark.parametrize(("write", "read"), PAIRS)
 def test_a_fragment_needs_a_barrier_too(machine: MetalStandIn, write: str, read: str) -> None:
     """Which lane holds which element is unknown, so even one simdgroup alone needs one."""
     body = TILE.replace("WRITE", WRITES[write]).replace("READ", READS[read])
@@ -225,7 +227,8 @@ def test_functions_are_those_of_metal(machine: MetalStandIn) -> None:
     y[8 * n] = rint(v); y[8 * n + 1] = precise::sqrt(abs(v)); y[8 * n + 2] = fma(v, v, -v * v);
     y[8 * n + 3] = min(v, 0.5f); y[8 * n + 4] = max(v, 0.5f); y[8 * n + 5] = float(half(v));
     y[8 * n + 6] = as_type<float>(as_type<uint>(v) ^ 0x80000000u);
-    y[8 * n + 7] = max(v, v / 0.0f * 0.0f);
+    float nan = v / 0.0f * 0.0f;
+    y[8 * n + 7] = max(nan, min(v, nan)) + min(nan, max(v, nan));
     """
     x = floats() * 4
     x[:6] = 0.5, 1.5, 2.5, -0.5, -1.5, 0
@@ -233,7 +236,7 @@ def test_functions_are_those_of_metal(machine: MetalStandIn) -> None:
     wide = x.astype(np.float64)
     rest = (wide * wide - (x * x).astype(np.float64)).astype(np.float32)
     want = (np.rint(x), np.sqrt(np.abs(x)), rest, np.minimum(x, np.float32(0.5)))
-    want += (np.maximum(x, np.float32(0.5)), x.astype(np.float16).astype(np.float32), -x, x)
+    want += (np.maximum(x, np.float32(0.5)), x.astype(np.float16).astype(np.float32), -x, 2 * x)
     for n, column in enumerate(want):
         np.testing.assert_array_equal(y[:, n], column)
     assert np.count_nonzero(rest) > 50
