@@ -22,7 +22,7 @@ from speccc.targets.build_error import BuildError
 if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget
 
-CUDA_ARCHS = (80, 90, 100, 120)
+CUDA_ARCHS = (80, 86, 89, 90, 100, 120)
 # Lanes of a wave: 64 on GCN and CDNA, 32 on RDNA.
 ROCM_WAVES = {"gfx906": 64, "gfx942": 64, "gfx950": 64, "gfx1100": 32, "gfx1151": 32, "gfx1201": 32}
 
@@ -35,7 +35,8 @@ class TritonKernel:
 
     `signature` gives each run-time argument's Triton type in order ("*i8", "i32", "fp32");
     `constexprs` the values of the rest; `aligned` names pointers that are multiples of 16 bytes
-    and integers that are multiples of 16, which is what lets loads become wide.
+    and integers that are multiples of 16, which is what lets loads become wide. `registers` is how
+    many a CUDA thread may use: left to itself, ptxas spills some to keep more warps resident.
     """
 
     source: str
@@ -45,6 +46,7 @@ class TritonKernel:
     aligned: frozenset[str] = frozenset()
     warps: int = 4
     stages: int = 2
+    registers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +121,19 @@ def _compile(
         if name in kernel.aligned
     }
     source = ASTSource(function, signature, dict(kernel.constexprs), attrs)
-    options = {
+    options: dict[str, object] = {
         "num_warps": kernel.warps,
         "num_stages": kernel.stages,
         # A contracted multiply-add rounds once: the bits would depend on what the compiler fused.
         "enable_fp_fusion": False,
     }
+    if kernel.registers is not None and target.backend == "cuda":
+        options["maxnreg"] = kernel.registers
     try:
-        done = triton.compile(source, target=target, options=options)
+        with triton.knobs.compilation.scope():
+            # Line numbers would bring the folder's name into the code: no two builds would agree.
+            triton.knobs.compilation.disable_line_info = True
+            done = triton.compile(source, target=target, options=options)
     except Exception as error:
         where = f"{kernel.name} for {target.arch}"
         raise BuildError(f"{type(error).__name__}: {error}", where=where) from error

@@ -2,52 +2,65 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-from emulation.require import require
-from emulation.triton_interpret import interpret
-from proof_program import inputs, proof_program
+from collections.abc import Iterator
 
-from speccc.ir.interp_tile import run_kernel
-from speccc.targets.triton.render import render_kernel
-from speccc.targets.triton_build import build_cuda, build_rocm
+import pytest
+from cpu_rig import golden, same_bits, single
+from emulation.require import require
+from emulation.triton_interpret import TritonMachine
+from proof_program import inputs, proof_program
+from triton_rig import rendered, stepped
+
+from speccc.targets.report import kernel_facts
+from speccc.targets.triton.schedule import Shape
+from speccc.targets.triton_build import TritonKernel, build_cuda, build_rocm
 
 pytest.importorskip("triton")
-ELEMENTS = {"scratch_f32": np.float32, "scratch_i8": np.int8, "scratch_i32": np.int32}
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[TritonMachine]:
+    require("triton")
+    with TritonMachine() as running:
+        yield running
 
 
 @pytest.mark.parametrize("fmt", ["q4_1", "q8_0", "q4_0"])
 @pytest.mark.parametrize("m", [1, 3, 8, 17])
-def test_equals_golden(fmt: str, m: int) -> None:
-    """The same bits for any number of programs."""
-    require("triton")
-    p = proof_program(64, 32, fmt, widths=(8, 2, 1))
-    arrays = inputs(p, m, seed=m)
-    expected = {b: a.copy() for b, a in arrays.items()}
-    run_kernel(p.kernel, expected, {p.m: m})
-    r = render_kernel(p.kernel, "interpreter")
-    for workers in (1, 3):
-        args = {r.args[b]: a.copy() for b, a in arrays.items()}
-        for name, dtype in ELEMENTS.items():
-            args[name] = np.zeros(r.scratch_size(name, {p.m: m}, workers), dtype)
-        got = interpret(r.kernel.source, r.kernel.name, (workers,), {**args, "m": m})
-        assert np.array_equal(got["y"].view(np.uint32), expected[p.y].view(np.uint32))
+def test_equals_golden(machine: TritonMachine, fmt: str, m: int) -> None:
+    """The same bits for any number of workers, and however many units make a tile."""
+    p = proof_program(64, 48, fmt, widths=(8, 2, 1))
+    plan, arrays = single((p.kernel,)), inputs(p, m, seed=m)
+    expected = golden(plan, arrays, {p.m: m})[p.y]
+    for workers, shape in ((1, Shape(fill=1)), (3, Shape(tokens=16))):
+        got = stepped(machine, rendered(plan, shape), arrays, {p.m: m}, workers)[p.y]
+        assert same_bits(got, expected)
+
+
+def kernel(tokens: int, rows: int = 1024) -> TritonKernel:
+    """A product as large as a model's, so that tiles are as wide as they get."""
+    p = proof_program(64, rows, widths=(8, 1))
+    return rendered(single((p.kernel,)), Shape(tokens=tokens)).kernel
+
+
+@pytest.mark.parametrize("arch", [80, 90, 120])
+def test_cuda_code(arch: int) -> None:
+    """The integer matrix instruction of each machine is in its text, and nothing spills."""
+    built = build_cuda(kernel(8), arch)
+    facts = kernel_facts({"ptx": built.text.encode(), "cubin": built.binary})
+    assert facts.instructions.get("mma.sync", 0) > 0
+    assert facts.spills == 0
+    assert 0 < (facts.registers or 0) <= 255
 
 
 @pytest.mark.parametrize(
     ("arch", "word"),
-    [
-        ("80", "mma.sync"),
-        ("90", "mma"),
-        ("120", "mma.sync"),
-        ("gfx942", "v_mfma_i32"),
-        ("gfx1100", "v_wmma_i32"),
-        ("gfx906", "v_dot4"),
-    ],
+    [("gfx906", "v_dot4_i32_i8"), ("gfx942", "v_mfma_i32"), ("gfx1100", "v_wmma_i32")],
 )
-def test_device_code(arch: str, word: str) -> None:
+def test_rocm_code(arch: str, word: str) -> None:
     """The integer matrix (or dot) instruction of each machine is in its text."""
-    r = render_kernel(proof_program(64, 32, widths=(8, 1)).kernel, arch)
-    built = build_rocm(r.kernel, arch) if arch[0] == "g" else build_cuda(r.kernel, int(arch))
+    built = build_rocm(kernel(16), arch)
     assert built.binary[:4] == b"\x7fELF"
-    assert word in built.text
+    facts = kernel_facts({"amdgcn": built.text.encode()})
+    assert sum(n for name, n in facts.instructions.items() if name.startswith(word)) > 0
+    assert facts.registers

@@ -6,13 +6,17 @@ ever (a grid barrier with more than one program), hence the process and its dead
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import IO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +28,104 @@ WORKER = Path(__file__).with_name("triton_worker.py")
 
 
 class InterpretError(Exception):
-    """The kernel raised, or was killed for being late."""
+    """The kernel raised, or the process died or was killed for being late."""
+
+
+class TritonMachine:
+    """One worker process: started on entry, ended on exit; a kernel that raises does not end it."""
+
+    def __init__(self, *, timeout_s: float = 60.0) -> None:
+        """`timeout_s` bounds each run, the start of the process included."""
+        self._timeout_s = timeout_s
+        self._folder = tempfile.TemporaryDirectory(prefix="speccc-triton-")
+        self._arrays: dict[int, tuple[Path, Array]] = {}
+        self._log = Path(self._folder.name, "stderr").open("w+b")  # noqa: SIM115 (closed in close)
+        # One thread: torch's pool on a small machine only gets in the way of other tests.
+        env = dict(os.environ, TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
+        self._process = subprocess.Popen(
+            (sys.executable, str(WORKER)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=env,
+        )
+
+    def __enter__(self) -> TritonMachine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process; may be called again."""
+        self._process.kill()
+        self._process.communicate()
+        self._log.close()
+        self._folder.cleanup()
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """An array of zeros that kernels can be given without copying."""
+        count = int(np.prod(shape, dtype=np.int64))
+        path = Path(self._folder.name, f"array{len(self._arrays)}")
+        flat = np.memmap(path, dtype=dtype, mode="w+", shape=(max(1, count),))
+        out: Array = flat[:count].reshape(shape)
+        self._arrays[id(out)] = (path, out)
+        return out
+
+    def share(self, array: Array) -> Array:
+        """A copy of an array that kernels can be given."""
+        out = self.empty(array.shape, array.dtype)
+        out[...] = array
+        return out
+
+    def run(
+        self,
+        source: str,
+        kernel: str,
+        grid: tuple[int, ...],
+        args: Mapping[str, Array | Scalar],
+    ) -> None:
+        """Run `kernel` of the module text `source` over `grid`, one program after the other.
+
+        `args` names every parameter: an array made by `empty` or `share` becomes a pointer, the
+        rest is passed as it is.
+        """
+        path = Path(self._folder.name, hashlib.sha256(source.encode()).hexdigest()[:16])
+        path.write_text(source, encoding="utf-8")
+        arrays = {k: self._described(v) for k, v in args.items() if isinstance(v, np.ndarray)}
+        scalars = {k: v for k, v in args.items() if not isinstance(v, np.ndarray)}
+        request = {"source": str(path), "kernel": kernel, "grid": grid}
+        answer = self._ask(json.dumps({**request, "arrays": arrays, "scalars": scalars}))
+        if answer != "ok":
+            raise InterpretError(answer[-3000:].strip())
+
+    def _described(self, array: Array) -> tuple[str, str, int]:
+        path, known = self._arrays[id(array)]
+        return str(path), known.dtype.str, max(1, known.size)
+
+    def _ask(self, line: str) -> str:
+        timer = threading.Timer(self._timeout_s, self._process.kill)
+        timer.start()
+        try:
+            pipe = cast(IO[bytes], self._process.stdin)
+            pipe.write(line.encode() + b"\n")
+            pipe.flush()
+            answer = cast(IO[bytes], self._process.stdout).readline()
+        except OSError:
+            answer = b""
+        finally:
+            timer.cancel()
+        if answer:
+            return str(json.loads(answer))
+        self._process.wait()
+        self._log.seek(0)
+        tail = self._log.read()[-2000:].decode(errors="replace").strip()
+        raise InterpretError(f"no result in {self._timeout_s:g} s; the process was killed\n{tail}")
 
 
 def interpret(
@@ -35,36 +136,8 @@ def interpret(
     *,
     timeout_s: float = 60.0,
 ) -> dict[str, Array]:
-    """Run `kernel` of the module text `source` over `grid`; the arrays as they are afterwards.
-
-    `args` names every parameter, constexprs included: an array becomes a pointer, the rest is
-    passed as it is. Programs run one after the other.
-    """
-    arrays = {k: v for k, v in args.items() if isinstance(v, np.ndarray)}
-    scalars = {k: v for k, v in args.items() if not isinstance(v, np.ndarray)}
-    with tempfile.TemporaryDirectory(prefix="speccc-interpret-") as folder:
-        Path(folder, "kernel.py").write_text(source, encoding="utf-8")
-        request = {"kernel": kernel, "grid": grid, "scalars": scalars, "arrays": list(arrays)}
-        Path(folder, "request.json").write_text(json.dumps(request))
-        for i, array in enumerate(arrays.values()):
-            np.save(Path(folder, f"in{i}.npy"), array)
-        _run(folder, timeout_s)
-        return {k: np.load(Path(folder, f"out{i}.npy")) for i, k in enumerate(arrays)}
-
-
-def _run(folder: str, timeout_s: float) -> None:
-    # One thread: torch's pool on a small machine only gets in the way of other tests.
-    env = dict(os.environ, TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
-    try:
-        done = subprocess.run(
-            (sys.executable, str(WORKER), folder),
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise InterpretError(f"no result in {timeout_s:g} s; the process was killed") from None
-    if done.returncode != 0:
-        raise InterpretError(done.stderr[-3000:].strip())
+    """Run `kernel` once in a process of its own; the arrays as they are afterwards."""
+    with TritonMachine(timeout_s=timeout_s) as machine:
+        given = {k: machine.share(v) if isinstance(v, np.ndarray) else v for k, v in args.items()}
+        machine.run(source, kernel, grid, given)
+        return {k: np.array(v) for k, v in given.items() if isinstance(v, np.ndarray)}

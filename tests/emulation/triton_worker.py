@@ -1,10 +1,17 @@
-"""The process behind `triton_interpret`: folder of request.json, kernel.py, in*.npy -> out*.npy."""
+"""The process behind `TritonMachine`: requests as lines of JSON in, "ok" or a traceback a line out.
+
+Arrays are files that both processes map, so a kernel's writes are seen without copying.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
+import traceback
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,19 +19,31 @@ import torch
 from speccc.targets.triton_build import load_triton_module
 
 
-def main(folder: Path) -> None:
-    """Run the folder's request; an exception ends the process with its traceback."""
-    request = json.loads((folder / "request.json").read_text())
-    source = (folder / "kernel.py").read_text(encoding="utf-8")
-    kernel = getattr(load_triton_module(source, folder), request["kernel"])
-    tensors = {
-        name: torch.from_numpy(np.load(folder / f"in{i}.npy"))
-        for i, name in enumerate(request["arrays"])
-    }
-    kernel[tuple(request["grid"])](**tensors, **request["scalars"])
-    for i, tensor in enumerate(tensors.values()):
-        np.save(folder / f"out{i}.npy", tensor.numpy())
+@cache
+def _tensor(path: str, dtype: str, count: int) -> torch.Tensor:
+    return torch.from_numpy(np.memmap(path, dtype=dtype, mode="r+", shape=(count,)))
+
+
+@cache
+def _kernel(path: str, name: str, folder: Path) -> Any:
+    return getattr(load_triton_module(Path(path).read_text(encoding="utf-8"), folder), name)
+
+
+def main() -> None:
+    """Answers until the input ends."""
+    with tempfile.TemporaryDirectory(prefix="speccc-interpret-") as folder:
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                kernel = _kernel(request["source"], request["kernel"], Path(folder))
+                tensors = {k: _tensor(*v) for k, v in request["arrays"].items()}
+                with np.errstate(all="ignore"):
+                    kernel[tuple(request["grid"])](**tensors, **request["scalars"])
+                answer = "ok"
+            except Exception:
+                answer = traceback.format_exc()
+            print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

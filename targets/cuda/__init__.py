@@ -1,0 +1,1 @@
+"""CUDA: Triton texts, built to PTX and cubins."""

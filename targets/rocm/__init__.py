@@ -1,0 +1,1 @@
+"""ROCm: Triton texts, built to AMDGCN assembly and hsaco."""

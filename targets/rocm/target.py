@@ -1,0 +1,22 @@
+"""ROCm devices as targets, by chip."""
+
+from __future__ import annotations
+
+from speccc.targets.devices.profile import Profile
+from speccc.targets.triton.schedule import Shape
+from speccc.targets.triton.target import TritonTarget
+from speccc.targets.triton_build import ROCM_WAVES, Built, TritonKernel, build_rocm
+
+TOKENS = 16
+"""Columns of an MFMA's or a WMMA's accumulator."""
+
+
+def make(profile: Profile) -> TritonTarget:
+    """The target of a profile such as "rocm:gfx1100"."""
+    chip = profile.arch.name
+
+    def build(kernel: TritonKernel) -> Built:
+        return build_rocm(kernel, chip)
+
+    shape = Shape(tokens=TOKENS, registers=None)
+    return TritonTarget(profile, build, ("amdgcn", "hsaco"), ROCM_WAVES[chip], shape)

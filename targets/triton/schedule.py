@@ -1,0 +1,29 @@
+"""How Triton kernels are cut into tiles: free to choose, none of it changes a bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A tile is `tokens` columns and up to `units` panels of 16 rows, if `fill` workers stay busy.
+
+    Trips of long loops are written out `unroll` at a time, so that their loads overlap. `warps` and
+    `stages` are the compiler's, and so are `registers` of a thread on CUDA, where all may be used:
+    a spill in a loop over weights costs more than fewer resident workers.
+    """
+
+    tokens: int = 8
+    units: int = 4
+    fill: int = 64
+    unroll: int = 2
+    warps: int = 4
+    stages: int = 2
+    registers: int | None = 255
+
+    def __str__(self) -> str:
+        return (
+            f"tiles to {16 * self.units}x{self.tokens}, unroll {self.unroll}, "
+            f"{self.warps} warps, {self.stages} stages"
+        )
