@@ -6,6 +6,7 @@ Each reader knows one kind of file. What a file does not say stays None.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -106,8 +107,16 @@ def _spirv(data: bytes) -> KernelFacts:
     return KernelFacts(shared_bytes=workgroup_bytes(data), instructions=found)
 
 
+_THREADGROUP = re.compile(r"(?m)^\s*threadgroup (\w+) \w+\[([\d* ]+)\];")
+_MSL_BYTES = {"float": 4, "int": 4, "uint": 4, "half": 2, "bfloat": 2, "char": 1, "uchar": 1}
+
+
 def _metal(data: bytes) -> KernelFacts:
-    return KernelFacts(instructions=_MSL(data.decode()))
+    text = data.decode()
+    found = [(_MSL_BYTES.get(kind), size) for kind, size in _THREADGROUP.findall(text)]
+    known = [n * math.prod(map(int, size.split("*"))) for n, size in found if n is not None]
+    shared = sum(known) if len(known) == len(found) else None
+    return KernelFacts(shared_bytes=shared, instructions=_MSL(text))
 
 
 def _facts(data: bytes) -> KernelFacts:

@@ -27,6 +27,8 @@ from speccc.ir.plan import phases
 from speccc.runtime.devices import drivers
 from speccc.runtime.devices.gpu_session import GpuSession
 from speccc.runtime.devices.gpu_step import (
+    BARRIER,
+    LATE,
     Code,
     DeviceError,
     Driver,
@@ -37,7 +39,9 @@ from speccc.runtime.devices.gpu_step import (
 )
 from speccc.runtime.devices.launch_plan import read_launch_plan
 from speccc.runtime.devices.size_expr import read_size
-from speccc.targets.launch_plan import document
+from speccc.targets import registry
+from speccc.targets.launch_plan import document, launches_per_step
+from speccc.targets.triton import step
 
 FAKES: dict[str, tuple[str, type, Callable[[Any], ModuleType | Any]]] = {
     "cuda": ("cuda.bindings", FakeCuda, lambda fake: package("cuda.bindings", driver=fake)),
@@ -190,6 +194,19 @@ def test_kernels_that_meet_are_launched_as_they_fit(
     most = 1 if backend == "metal" else UNITS * RESIDENT
     assert max(n for name, n, _ in host.launched if name == "output") == most
     assert most < driver.groups
+
+
+def test_workers_that_did_not_meet_are_reported(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A persistent kernel gives up after a bounded wait and sets its barrier's second word."""
+    meeting = copy.deepcopy(rig.document)
+    barrier = {"name": "grid_barrier", "dtype": "index", "shape": [3], "role": "state"}
+    meeting["buffers"].append(barrier)
+    installed("cuda", FakeCuda(Host(rig.kernels)), monkeypatch)
+    session = rig.session(drivers.open_driver("cuda"), plan=read_launch_plan(meeting, "x"))
+    session.pick([1])
+    session._step.write("grid_barrier", np.array([4, 1, 4], np.int64))
+    with pytest.raises(DeviceError, match="did not meet"):
+        session.pick([2])
 
 
 # ------------------------------------------------------------------------------------ failures
@@ -384,6 +401,21 @@ def test_sizes_are_worked_out(text: object, value: int) -> None:
 def test_what_is_no_size_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"is no size|is no size of the plan"):
         read_size(text, ("m",))
+
+
+@pytest.mark.parametrize("name", registry.backends())
+def test_every_targets_plan_is_understood(name: str, rig: Rig) -> None:
+    """What emit writes is what a driver reads: known roles, closed names, sizes worked out."""
+    front, target = rig.front, registry.target(name)
+    rendered = target.render(front.plan, front.arena, front.bounds)
+    plan = read_launch_plan(json.loads(json.dumps(document(rendered))), "launch-plan.json")
+    sizes = {**dict.fromkeys(plan.sizes, 16), "m": 3, "length": 5, "head_rows": 3}
+    assert len(list(plan.calls(sizes))) == launches_per_step(rendered) > 0
+    assert all(1 <= c.most <= 4096 for c in plan.calls(sizes))
+    persistent = name in ("cuda", "rocm")
+    assert (launches_per_step(rendered) == 1) is persistent
+    assert (BARRIER in plan.buffers) is persistent
+    assert (BARRIER, LATE) == (step.BARRIER, step.LATE)
 
 
 # -------------------------------------------------------------------------- copies by the host

@@ -72,6 +72,9 @@ def test_what_no_file_says_is_none() -> None:
 def test_metal_and_xe_texts() -> None:
     metal = b"simdgroup_multiply_accumulate(c, a, b, c); // simdgroup_multiply_accumulate\n"
     assert kernel_facts({"metal": metal}).instructions == {"simdgroup_multiply_accumulate": 1}
+    tiles = b"    threadgroup char x[8 * 32];\n    threadgroup float acc[128];\n"
+    assert kernel_facts({"metal": tiles}).shared_bytes == 256 + 512
+    assert kernel_facts({"metal": tiles + b"    threadgroup odd y[2];\n"}).shared_bytes is None
     xe = b"     dpas.8x8 (16|M0) r10:d null:d r20:b r30.0:b\n// dpas.8x8\n(W)  dpas.8x4 x\n"
     assert kernel_facts({"xe.asm": xe}).instructions == {"dpas": 2}
 

@@ -16,6 +16,8 @@ from speccc.errors import InputError, SpecccError
 from speccc.runtime.devices.launch_plan import Buffer, Call, LaunchPlan
 
 Array = npt.NDArray[Any]
+BARRIER, LATE = "grid_barrier", 1
+"""Where workers of one launch meet, and its word that is set when one of them waited in vain."""
 Memory = Any
 """A driver's own handle of a buffer, or of a kernel."""
 Kernel = Any
@@ -116,6 +118,7 @@ class GpuStep:
         self._check(codes, capacity, given)
         self._kernels = {name: driver.load(codes[name]) for name in plan.entries}
         self._sizes = dict(capacity)
+        self._ran = False
         arena = driver.allocate(max(plan.arena, 1))
         self._parts = {b.name: self._place(b, arena) for b in plan.buffers.values()}
         for name, array in given.items():
@@ -151,7 +154,17 @@ class GpuStep:
             self.driver.upload(Part(part.memory, part.offset + at), np.ascontiguousarray(array))
 
     def read(self, name: str, into: Array, at: int = 0) -> None:
-        """Fills a contiguous array from a buffer, once the step is done."""
+        """Fills a contiguous array from a buffer, once the step is done.
+
+        DeviceError when the step's workers did not all meet: what it wrote means nothing.
+        """
+        if self._ran and BARRIER in self._parts:
+            self._ran = False
+            late = np.zeros(1, np.int64)
+            barrier = self._parts[BARRIER]
+            self.driver.download(Part(barrier.memory, barrier.offset + LATE * late.nbytes), late)
+            if late[0]:
+                raise DeviceError("the workers of a step did not meet: open the session anew")
         part = self._parts[name]
         if into.nbytes:
             self.driver.download(Part(part.memory, part.offset + at), into)
@@ -162,6 +175,7 @@ class GpuStep:
 
     def __call__(self, sizes: Mapping[str, int]) -> None:
         """Launches a step; `read` waits for it."""
+        self._ran = True
         for call in self.plan.calls({**self._sizes, **sizes}):
             self._launch(call)
 
