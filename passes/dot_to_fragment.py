@@ -138,7 +138,7 @@ def _row_tiles(low: _Lowering, s: RowTiles) -> list[Stmt]:
     """Tiles of the instruction's height with a count of live rows; else every height's body."""
     clip = clip_rows(s, low.tallest)
     if clip is None or low.clip is not None:
-        variants = tuple((width, low.block(body)) for width, body in s.variants)
+        variants = tuple((width, low.block(body)) for width, body in _enough(s))
         return [RowTiles(s.var, low.expr(s.extent), variants)]
     extent, tile = low.expr(s.extent), Var(f"{s.var.name}_tile")
     first = ex.mul(tile, clip.width)
@@ -147,6 +147,12 @@ def _row_tiles(low: _Lowering, s: RowTiles) -> list[Stmt]:
     body = low.block(clip.body)
     low.clip = low.live = None
     return [For(tile, 0, ex.idiv(ex.add(extent, clip.width - 1), clip.width), body)]
+
+
+def _enough(s: RowTiles) -> tuple[tuple[int, tuple[Stmt, ...]], ...]:
+    """Heights that are powers of two reach every extent; each costs SHARED memory of its own."""
+    few = tuple(v for v in s.variants if v[0] & (v[0] - 1) == 0)
+    return few if any(width == 1 for width, _ in few) else s.variants
 
 
 def _map(low: _Lowering, s: Map) -> list[Stmt]:

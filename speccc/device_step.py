@@ -19,6 +19,7 @@ from speccc.ir.plan import Plan, size_of
 from speccc.ir.types import DTYPES
 from speccc.kernel_cache import open_kernel_cache
 from speccc.passes.plan_memory import Arena
+from speccc.runtime.devices.vulkan_home import need_vulkan
 from speccc.runtime.devices.vulkan_launches import (
     ARENA,
     FILE,
@@ -27,9 +28,11 @@ from speccc.runtime.devices.vulkan_launches import (
     scratch_bytes,
     sealed_code,
 )
+from speccc.runtime.devices.vulkan_worker import VulkanWorker
 from speccc.runtime.step_spec import SCRATCH as SCRATCH_TYPES
 from speccc.targets.base import Launch, LaunchLoop, Place, RenderedPlan, Source
 from speccc.targets.cpu.built import Signature
+from speccc.targets.devices import profile, profile_names
 from speccc.targets.registry import target
 from speccc.targets.vulkan.target import VulkanTarget
 
@@ -37,7 +40,9 @@ WEIGHTS_MOST = 2**31 - 1
 """Kernels find a byte of the weights by a signed 32-bit number."""
 WORKERS = 256
 """Workgroups of a launch on a GPU whose number of units no profile knows."""
-SOFTWARE_DEVICE = "llvmpipe"
+SOFTWARE, SOFTWARE_DEVICE = "lavapipe", "llvmpipe"
+"""The profile of Mesa's CPU device, and how the device calls itself."""
+ANY = "vulkan:any"
 FLOAT_BYTES = 4
 
 
@@ -61,11 +66,37 @@ class DeviceStep:
 
 
 def device_target(name: str) -> VulkanTarget:
-    """The target of a name. UnsupportedError names what is close or what there is."""
-    found = target(name)
+    """The target of a name; "vulkan" alone is the best device here.
+
+    UnsupportedError names what is close or what there is.
+    """
+    found = target(_device_here() if name == "vulkan" else name)
     if not isinstance(found, VulkanTarget):
         raise UnsupportedError(f"--target {name}: this version does not run it")
     return found
+
+
+def _device_here() -> str:
+    """The name of the profile whose product the device is, as both call it."""
+    with VulkanWorker(need_vulkan()) as worker:
+        info = worker.query()
+    return profile_of_device(info.name, is_cpu=info.is_cpu)
+
+
+def profile_of_device(device: str, *, is_cpu: bool) -> str:
+    """The Vulkan target for a device's own name: of its product, else of any device."""
+    if is_cpu:
+        return f"vulkan:{SOFTWARE}"
+    named = {n: profile(n).device for n in profile_names() if n.startswith("vulkan:")}
+    titles = {
+        n: title
+        for n, product in named.items()
+        if product is not None
+        for title in product.title.split(", ")
+        if title in device
+    }
+    # "Radeon RX 9070" is a part of "Radeon RX 9070 XT".
+    return max(titles, key=lambda n: len(titles[n]), default=ANY)
 
 
 def build_device_step(
@@ -121,7 +152,9 @@ def _document(
     places = {p.name: p for p in rendered.places}
     kernels: dict[str, dict[str, Any]] = {}
     order: list[dict[str, Any]] = []
-    subgroup, fixed = device.lowering.subgroup, {v.name for v in rendered.sizes}
+    # Only matrices care how large a subgroup is; 0 leaves that to the driver.
+    subgroup = device.lowering.subgroup if device.shape is not None else 0
+    fixed = {v.name for v in rendered.sizes}
     for step in rendered.launches:
         launches, count = (step.body, step.extent) if isinstance(step, LaunchLoop) else ((step,), 1)
         numbers = []

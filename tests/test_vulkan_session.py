@@ -28,7 +28,7 @@ from table_session import ScriptedDrafter
 from test_numerics import PlanSession, tokens_of
 
 from speccc.api import Model, load
-from speccc.device_step import WEIGHTS_MOST, build_device_step, device_target
+from speccc.device_step import WEIGHTS_MOST, build_device_step, device_target, profile_of_device
 from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError, UnsupportedError
 from speccc.runtime.artifact_file import read_entries, write_entries
@@ -315,6 +315,37 @@ def test_a_device_that_is_not_there_is_named() -> None:
         VulkanSession(
             model._spec, launches, [], data["weights"], data["vectors"].view(np.float32), context=64
         )
+
+
+def test_a_bare_target_is_the_device_here() -> None:
+    assert device_target("vulkan").name == LAVAPIPE
+    known = {
+        "AMD Radeon RX 7900 XTX (RADV NAVI31)": "vulkan:rx7900xtx",
+        "Radeon 8060S Graphics (RADV STRIX_HALO)": "vulkan:strixhalo",
+        "Voodoo 2": "vulkan:any",
+    }
+    assert {d: profile_of_device(d, is_cpu=False) for d in known} == known
+
+
+def test_the_target_of_any_device_needs_no_matrix() -> None:
+    """Its dots are exact. It trusts the device's fma, which here rounds twice: a class of its own.
+
+    Rounding may turn a code of an activation into the next one, by 1/127 of the largest.
+    """
+    which = NAMES[0]
+    model = unmeasured(_file(which), target="vulkan:any")
+    launches = read_launches(model._entries.data, "")
+    assert launches.matrix is None
+    assert {k.subgroup for k in launches.kernels} == {0}
+    session = model.session(context=64)
+    tokens = tokens_of(SPECS[which].tiny, 10)
+    rows = session.forward(tokens)
+    expected = session_of(which).forward(tokens)
+    session_of(which).truncate(0)
+    assert not same_bits(rows, expected)
+    assert np.abs(rows - expected).max() <= np.abs(expected).max() / 127
+    session.truncate(3)
+    assert same_bits(session.forward(tokens[3:5]), rows[3:5])
 
 
 def test_what_32_bit_numbers_do_not_reach_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from speccc.errors import UnsupportedError
-from speccc.targets.devices import amd, apple, intel, lavapipe, nvidia
+from speccc.targets.devices import amd, any_vulkan, apple, intel, lavapipe, nvidia
 from speccc.targets.devices.profile import Arch, Device, Profile
 
 DEFAULTS = {
@@ -17,12 +17,9 @@ DEFAULTS = {
 }
 """What a bare backend's name stands for."""
 
-ARCHS: dict[str, Arch] = {
-    str(a): a for vendor in (nvidia, amd, intel, apple, lavapipe) for a in vendor.ARCHS
-}
-DEVICES: dict[str, Device] = {
-    d.name: d for vendor in (nvidia, amd, intel, apple, lavapipe) for d in vendor.DEVICES
-}
+VENDORS = (nvidia, amd, intel, apple, lavapipe, any_vulkan)
+ARCHS: dict[str, Arch] = {str(a): a for vendor in VENDORS for a in vendor.ARCHS}
+DEVICES: dict[str, Device] = {d.name: d for vendor in VENDORS for d in vendor.DEVICES}
 
 
 def _table() -> dict[str, Profile]:
