@@ -38,7 +38,7 @@ class TritonMachine:
         """`timeout_s` bounds each run, the start of the process included."""
         self._timeout_s = timeout_s
         self._folder = tempfile.TemporaryDirectory(prefix="speccc-triton-")
-        self._arrays: dict[int, tuple[Path, Array]] = {}
+        self._arrays: dict[int, tuple[Path, int, Array]] = {}
         self._log = Path(self._folder.name, "stderr").open("w+b")  # noqa: SIM115 (closed in close)
         # One thread: torch's pool on a small machine only gets in the way of other tests.
         env = dict(os.environ, TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
@@ -74,7 +74,15 @@ class TritonMachine:
         path = Path(self._folder.name, f"array{len(self._arrays)}")
         flat = np.memmap(path, dtype=dtype, mode="w+", shape=(max(1, count),))
         out: Array = flat[:count].reshape(shape)
-        self._arrays[id(out)] = (path, out)
+        self._arrays[id(out)] = (path, 0, out)
+        return out
+
+    def part(self, array: Array, at: int, dtype: npt.DTypeLike) -> Array:
+        """An array's memory from byte `at` on, as numbers of another type."""
+        path, start, known = self._arrays[id(array)]
+        whole = known.reshape(-1).view(np.uint8)[at:]
+        out: Array = whole[: whole.size - whole.size % np.dtype(dtype).itemsize].view(dtype)
+        self._arrays[id(out)] = (path, start + at, out)
         return out
 
     def share(self, array: Array) -> Array:
@@ -104,9 +112,9 @@ class TritonMachine:
         if answer != "ok":
             raise InterpretError(answer[-3000:].strip())
 
-    def _described(self, array: Array) -> tuple[str, str, int]:
-        path, known = self._arrays[id(array)]
-        return str(path), known.dtype.str, max(1, known.size)
+    def _described(self, array: Array) -> tuple[str, str, int, int]:
+        path, at, known = self._arrays[id(array)]
+        return str(path), known.dtype.str, max(1, known.size), at
 
     def _ask(self, line: str) -> str:
         timer = threading.Timer(self._timeout_s, self._process.kill)

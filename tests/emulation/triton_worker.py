@@ -20,8 +20,8 @@ from speccc.targets.triton_build import load_triton_module
 
 
 @cache
-def _tensor(path: str, dtype: str, count: int) -> torch.Tensor:
-    return torch.from_numpy(np.memmap(path, dtype=dtype, mode="r+", shape=(count,)))
+def _tensor(path: str, dtype: str, count: int, at: int) -> torch.Tensor:
+    return torch.from_numpy(np.memmap(path, dtype=dtype, mode="r+", shape=(count,), offset=at))
 
 
 @cache
