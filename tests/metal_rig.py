@@ -26,6 +26,11 @@ def lowered(kernel: Kernel, simdgroups: int = 2) -> FragmentKernel:
     return DotToFragment(HALVES, SIMDGROUP, simdgroups).run(kernel)
 
 
+def without_matrices(kernel: Kernel, simdgroups: int = 2) -> FragmentKernel:
+    """The kernel at fragment level, its quantized dots by the threads."""
+    return DotToFragment(None, SIMDGROUP, simdgroups).run(kernel)
+
+
 def rendered(kernel: FragmentKernel) -> KernelText:
     """Its MSL."""
     return render_kernel(kernel, MSL)

@@ -13,13 +13,13 @@ from emulation.require import require
 from fragment_rig import Array, golden, interpreted, rewritten, with_body, without_barrier
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from metal_rig import HALVES, SIMDGROUP, launched, lowered, rendered
+from metal_rig import HALVES, SIMDGROUP, launched, lowered, rendered, without_matrices
 from proof_program import Proof, inputs, proof_program
 from tile_gen import SIZES, Program, dots, elementwise, matmuls, reductions
 
 from speccc.errors import UnsupportedError
 from speccc.ir import expr as ex
-from speccc.ir.expr import Expr, LoadBytes, Var
+from speccc.ir.expr import Apply, Expr, Fn, LoadBytes, Var
 from speccc.ir.formats import FORMATS
 from speccc.ir.fragment import (
     Barrier,
@@ -32,17 +32,18 @@ from speccc.ir.fragment import (
     shared_bytes,
     walk,
 )
-from speccc.ir.interp_expr import cast, exp, fma
+from speccc.ir.interp_expr import cast, evaluate, exp, fma
 from speccc.ir.interp_tile import run_kernel
 from speccc.ir.packed import BLOCK, PANEL, PackedMatrix
 from speccc.ir.tile import Alloc, Axis, Buf, Mem, Stmt
-from speccc.ir.types import BF16, F16, F32, I32, U8, DType
+from speccc.ir.types import BF16, F16, F32, I32, INDEX, U8, DType
 from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.scaled_dot_to_fragment import EXACT, code_shift
 from speccc.targets.base import ToolMissingError
 from speccc.targets.build_error import BuildError
 from speccc.targets.clike.writer import Writer
 from speccc.targets.metal import metal_build
+from speccc.targets.metal.aligned import multiple
 from speccc.targets.metal.metal_build import MEND, compile_msl, metal_version
 from speccc.targets.metal.msl import HEAD, MSL
 from speccc.targets.metal.msl_prelude import prelude
@@ -73,6 +74,26 @@ def test_the_stand_in_equals_golden(machine: MetalStandIn, fmt: str, m: int) -> 
     kernel = lowered(p.kernel)
     np.testing.assert_array_equal(interpreted(p, kernel, m, groups=2), golden(p, m))
     np.testing.assert_array_equal(run(machine, p, kernel, m), golden(p, m))
+
+
+@pytest.mark.parametrize("fmt", BLOCKS)
+def test_dots_of_threads_equal_golden(machine: MetalStandIn, fmt: str) -> None:
+    """The path of few rows: integers, so no bit differs from the matrices'."""
+    p = proof_program(K, N, fmt)
+    kernel = without_matrices(p.kernel)
+    assert "dot4_ir(" in rendered(kernel).text.partition("kernel void")[2]
+    for m in (1, 9):
+        np.testing.assert_array_equal(run(machine, p, kernel, m), golden(p, m))
+
+
+@pytest.mark.parametrize("few", [1, 4])
+def test_few_rows_and_many_have_the_same_bits(machine: MetalStandIn, few: int) -> None:
+    """Tiles of at most `few` rows take one path, others the other, in one kernel."""
+    p = proof_program(K, N)
+    text = rendered(DotToFragment(HALVES, SIMDGROUP, 2, few).run(p.kernel))
+    for m in (1, 4, 5, 12):
+        y = launched(machine, text, inputs(p, m), {p.m: m})[p.y]
+        np.testing.assert_array_equal(y, golden(p, m))
 
 
 @pytest.mark.parametrize("simdgroups", [1, 4])
@@ -264,6 +285,46 @@ def test_floats_are_exact_before_any_function() -> None:
     text = rendered(lowered(proof_program(K, N).kernel)).text
     for pragma in ("#pragma METAL fp math_mode(safe)\n", "#pragma METAL fp contract(off)\n"):
         assert 0 < text.index(pragma) < text.index("float fma_ir(")
+
+
+def test_numbers_are_read_whole_where_they_are_aligned() -> None:
+    """Scales lie at even bytes and words of codes at multiples of four, whatever the panel."""
+    p = proof_program(K, N)
+    text = rendered(lowered(p.kernel)).text
+    assert "half_value(uint(*(device const ushort*)(w + (" in text
+    assert "f16_at(" not in text
+    words = rendered(without_matrices(p.kernel)).text
+    assert "*(device const int*)(w + (" in words
+    raw, i = Buf("raw", (64,), U8), Var("at")
+    odd = ex.cast(LoadBytes(raw, ex.add(ex.mul(i, 2), 1), F16), F32)
+    y = Buf("y", (8,), F32)
+    body = (LaneMap(y, (i,), (Axis(i, 8),), odd),)
+    loose = rendered(FragmentKernel("one", (raw, y), (), Workgroup(SIMDGROUP, 1), body)).text
+    assert "f16_at(raw, (at * 2) + 1)" in loose
+
+
+N_VAR, M_VAR = Var("n"), Var("m")
+INDICES = st.recursive(
+    st.sampled_from([N_VAR, M_VAR]) | st.integers(0, 64).map(ex.lit),
+    lambda inner: st.builds(
+        lambda fn, a, b: Apply(fn, (a, b), INDEX),
+        st.sampled_from([Fn.ADD, Fn.SUB, Fn.MUL, Fn.MIN, Fn.MAX, Fn.MOD, Fn.IDIV]),
+        inner,
+        inner,
+    ),
+    max_leaves=6,
+)
+
+
+@given(INDICES, st.integers(0, 40), st.integers(0, 40))
+def test_an_index_is_a_multiple_of_what_is_said(index: Expr, n: int, m: int) -> None:
+    env = {N_VAR: np.asarray(n, np.int64), M_VAR: np.asarray(m, np.int64)}
+    try:
+        with np.errstate(divide="raise", over="raise"):
+            value = int(evaluate(index, env, lambda *_: np.zeros(1)))
+    except FloatingPointError:
+        return
+    assert value == 0 or value % multiple(index) == 0
 
 
 def test_the_report_counts_matrix_instructions() -> None:

@@ -95,6 +95,20 @@ def test_an_access_outside_a_buffer_is_stopped(machine: MetalStandIn, at: str) -
         )
 
 
+@pytest.mark.parametrize(("at", "wrong"), [("4 * n", False), ("n", True)])
+def test_a_number_lies_at_a_multiple_of_its_size(
+    machine: MetalStandIn, at: str, wrong: bool
+) -> None:
+    params = ("device const uchar* x [[buffer(0)]]", FLOATS[1])
+    text = kernel(f"int n = int(thread_number); y[n] = *(device const float*)(x + {at});", *params)
+    x = floats(80)
+    if wrong:
+        with pytest.raises(StandInError, match="exit status"):
+            run(machine, text, x.view(np.uint8), floats())
+        return
+    np.testing.assert_array_equal(run(machine, text, x.view(np.uint8), floats())[1], x[:64])
+
+
 def test_threadgroups_may_not_meet(machine: MetalStandIn) -> None:
     text = kernel("int n = int(thread_number); y[n] = x[n];", *FLOATS)
     with pytest.raises(StandInError, match="race on y at byte 0: threadgroups 0 and 1 meet"):

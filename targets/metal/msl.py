@@ -11,6 +11,7 @@ from speccc.ir.tile import Mem
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
 from speccc.targets.clike.render import Renderer
+from speccc.targets.metal.aligned import multiple
 from speccc.targets.metal.msl_prelude import READS, prelude
 
 TYPES = {
@@ -32,6 +33,7 @@ CALLS = {
     Fn.RINT: "rint",
     Fn.SQRT: "precise::sqrt",
     Fn.EXP: "exp_ir",
+    Fn.DOT4: "dot4_ir",
 }
 BITCASTS = {
     ("f32", "i32"): "as_type<int>",
@@ -54,8 +56,8 @@ _WORDS = """
     xor_eq main
     device constant threadgroup thread kernel vertex fragment visible ray_data object_data metal
     half uchar ushort uint ulong bfloat size_t ptrdiff_t packed sampler texture precise fast
-    ulong2 as_type min max abs rint sqrt fma mem_flags threadgroup_barrier simdgroup_matrix
-    sizes thread_number simdgroup_number group_number group_count
+    ulong2 char4 as_type dot4_ir min max abs rint sqrt fma mem_flags threadgroup_barrier
+    simdgroup_matrix sizes thread_number simdgroup_number group_number group_count
 """
 MOST_BUFFERS = 31
 """Of a kernel: the argument table of Apple's Metal Feature Set Tables."""
@@ -78,11 +80,14 @@ NUMBERS = (
 
 
 def _reader(r: Exprs, e: LoadBytes, at: str) -> str:
-    """One function a type: memory of a device can be handed on."""
+    """One load where the place is surely aligned, as every buffer is; else byte by byte."""
     if e.buf.mem is not Mem.GLOBAL or e.dtype.name not in READS:
         raise UnsupportedError(f"metal cannot read {e.dtype} from bytes of {e.buf.name}")
-    r.readers[e.buf, e.dtype] = READS[e.dtype.name].name
-    return f"{READS[e.dtype.name].name}({r.buffer(e.buf)}, {at})"
+    how, buf = READS[e.dtype.name], r.buffer(e.buf)
+    if multiple(e.at) % e.dtype.nbytes == 0:
+        return how.whole.format(f"*(device const {how.lies}*)({buf} + {r.inner(e.at)})")
+    r.readers[e.buf, e.dtype] = how.name
+    return f"{how.name}({buf}, {at})"
 
 
 def _declarations(r: Renderer) -> None:

@@ -18,30 +18,48 @@ static inline float fma_ir(float a, float b, float c) {
 """
 
 
+DOT4 = """\
+// The sum of the products of four pairs of signed bytes.
+static inline int dot4_ir(int a, int b) {
+    char4 x = as_type<char4>(a), y = as_type<char4>(b);
+    return int(x.x) * int(y.x) + int(x.y) * int(y.y) + int(x.z) * int(y.z) + int(x.w) * int(y.w);
+}
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How a type is read from bytes: the function, what it returns, and that from its bits."""
+    """How a type is read from bytes.
+
+    `name` is a function for any place, which returns `kind`; `value` makes that of the bits as a
+    uint. Where the place is a multiple of its size, `whole` does, of what lies there as a `lies`.
+    """
 
     name: str
     kind: str
     value: str
+    lies: str
+    whole: str = "{}"
 
 
 READS = {
-    "f16": Read("f16_at", "float", "half_value({})"),
-    "bf16": Read("bf16_at", "float", "as_type<float>(({}) << 16)"),
-    "f32": Read("f32_at", "float", "as_type<float>({})"),
-    "i32": Read("i32_at", "int", "int({})"),
-    "u32": Read("u32_at", "uint", "{}"),
-    "u8": Read("u8_at", "uchar", "uchar({})"),
+    "f16": Read("f16_at", "float", "half_value({})", "ushort", "half_value(uint({}))"),
+    "bf16": Read(
+        "bf16_at", "float", "as_type<float>(({}) << 16)", "ushort", "as_type<float>(uint({}) << 16)"
+    ),
+    "f32": Read("f32_at", "float", "as_type<float>({})", "float"),
+    "i32": Read("i32_at", "int", "int({})", "int"),
+    "u32": Read("u32_at", "uint", "{}", "uint"),
+    "u8": Read("u8_at", "uchar", "uchar({})", "uchar"),
 }
 """By element type; halves of both kinds come as their float."""
 
 
 def prelude(out: Writer, dialect: Dialect, read: Collection[str]) -> None:
     """What every kernel may call, and the readers of the types it reads from bytes."""
-    out.lines(FMA)
-    out.line()
+    for text in (FMA, DOT4):
+        out.lines(text)
+        out.line()
     write_exp(out, dialect)
     out.line()
     write_half(out, dialect)
@@ -52,7 +70,7 @@ def prelude(out: Writer, dialect: Dialect, read: Collection[str]) -> None:
 
 
 def _reader(dtype: str, out: Writer) -> None:
-    """Little-endian bytes; a wider load would need an alignment nobody promises."""
+    """Little-endian bytes, one by one: a wider load would need an alignment nobody promises."""
     parts = [f"uint(at[{n}])" for n in range(DTYPES[dtype].nbytes)]
     bits = " | ".join(f"{p} << {8 * n}" if n else p for n, p in enumerate(parts))
     how = READS[dtype]

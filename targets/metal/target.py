@@ -31,13 +31,16 @@ SIMDGROUPS = 2
 
 @dataclass(frozen=True, slots=True)
 class MetalTarget:
-    """MSL for one device profile.
+    """MSL for one device profile; `matrix=False` does without simdgroup matrices.
 
-    Apple's matrices have no integers. Codes are integers below 2^8 and a block's sum stays below
-    2^20, so halves and an f32 accumulator are exact: `speccc.passes.scaled_dot_to_fragment`.
+    These have no integers. Codes are integers below 2^8 and a block's sum stays below 2^20, so
+    halves and an f32 accumulator are exact: `speccc.passes.scaled_dot_to_fragment`. Tiles of at
+    most `few` rows, which would leave a matrix mostly empty, take integer dots of the threads.
     """
 
     profile: Profile
+    matrix: bool = True
+    few: int = 4
 
     @property
     def name(self) -> str:
@@ -45,18 +48,16 @@ class MetalTarget:
         return self.profile.name
 
     @property
-    def shape(self) -> MmaShape:
-        """The matrix instruction of quantized dots."""
-        shapes = self.profile.matrix(F16, F16, F32)
-        if not shapes:
-            raise UnsupportedError(f"{self.name}: no f16*f16->f32 matrix instruction is known")
-        return shapes[0]
+    def shape(self) -> MmaShape | None:
+        """The matrix instruction of quantized dots, or None: integer dots of the threads."""
+        shapes = self.profile.matrix(F16, F16, F32) if self.matrix else ()
+        return shapes[0] if shapes else None
 
     @property
     def lowering(self) -> DotToFragment:
         """The pass to fragment level."""
         simdgroup = self.profile.arch.subgroup or SIMDGROUP
-        return DotToFragment(self.shape, simdgroup.value, SIMDGROUPS)
+        return DotToFragment(self.shape, simdgroup.value, SIMDGROUPS, self.few)
 
     def unsupported(self, plan: Plan) -> str | None:
         """Why the plan cannot be served, in words that follow its name; None when it can."""
@@ -84,7 +85,7 @@ class MetalTarget:
 
     def fingerprint(self) -> str:
         """The compiler's version and flags."""
-        facts = f"{self.name} {metal_version() or 'none'} {' '.join(FLAGS)}"
+        facts = f"{self.name} {self.matrix} {self.few} {metal_version() or 'none'} {FLAGS}"
         return hashlib.sha256(facts.encode()).hexdigest()
 
 
