@@ -111,7 +111,7 @@ class SyclTarget:
         compiler, ocloc = find_sycl_compiler(), find_ocloc()
         facts = (
             self.name,
-            self.form.name,
+            " ".join(self.form.flags),
             "none" if compiler is None else f"{compiler.name} {compiler.version} {compiler.flags}",
             "none" if ocloc is None else f"{ocloc_version(ocloc)} {PRECISE}",
         )
