@@ -41,9 +41,9 @@ from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.scaled_dot_to_fragment import EXACT, code_shift
 from speccc.targets.base import ToolMissingError
 from speccc.targets.build_error import BuildError
+from speccc.targets.clike.aligned import multiple
 from speccc.targets.clike.writer import Writer
 from speccc.targets.metal import metal_build
-from speccc.targets.metal.aligned import multiple
 from speccc.targets.metal.metal_build import MEND, compile_msl, metal_version
 from speccc.targets.metal.msl import HEAD, MSL
 from speccc.targets.metal.msl_prelude import prelude

@@ -22,14 +22,16 @@ from tile_gen import SIZES, Program, dots, elementwise, matmuls, reductions
 
 from speccc.driver import CompileOptions, _bounds, _Times, final_graph
 from speccc.errors import UnsupportedError
-from speccc.ir.expr import Apply, Expr, Fn, Var
-from speccc.ir.fragment import FragmentKernel, LaneFold, shared_bytes, walk
+from speccc.ir import expr as ex
+from speccc.ir.expr import Apply, Expr, Fn, LoadBytes, Var
+from speccc.ir.fragment import FragmentKernel, LaneFold, LaneMap, Workgroup, shared_bytes, walk
 from speccc.ir.fragment_verify import verify_fragment
 from speccc.ir.frontends import open_model
 from speccc.ir.interp_expr import evaluate
 from speccc.ir.interp_tile import run_kernel
 from speccc.ir.plan import phases
-from speccc.ir.types import I32
+from speccc.ir.tile import Axis, Buf
+from speccc.ir.types import F16, F32, I32, U8
 from speccc.passes import scaled_dot_to_lanes
 from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.lower_graph import Lowered, LowerGraph
@@ -129,6 +131,30 @@ def _instructions(kernel: FragmentKernel) -> Counter[str]:
     counts = Counter(type(s).__name__ for s in walk(kernel.body))
     counts["dot4"] = sum(isinstance(s, LaneFold) and is_dot(s.value) for s in walk(kernel.body))
     return counts
+
+
+def test_numbers_are_read_whole_where_they_are_aligned(
+    home: VulkanHome, worker: VulkanWorker
+) -> None:
+    """Scales lie at even bytes, four codes at multiples of four; elsewhere bytes are put together."""
+    text = render_shader(WAYS["lanes"].run(proof_program(96, 32).kernel)).text
+    assert "half_value(uint(w_by_2[" in text
+    assert "int(w_by_4[" in text
+    assert "_at(" not in text
+    raw, y, i = Buf("raw", (64,), U8), Buf("y", (8, 2), F32), Var("i")
+    places = (ex.add(ex.mul(i, 2), 1), ex.mul(i, 2))
+    body = tuple(
+        LaneMap(y, (i, ex.lit(n)), (Axis(i, 8),), ex.cast(LoadBytes(raw, at, F16), F32))
+        for n, at in enumerate(places)
+    )
+    kernel = FragmentKernel("halves", (raw, y), (), Workgroup(8, 1), body)
+    shader = render_shader(kernel, Fma.PAIRS)
+    assert "raw_f16_at(" in shader.text
+    values = np.random.default_rng(1).integers(0, 120, 64).astype(np.uint8)
+    given = {raw: values, y: np.zeros((8, 2), np.float32)}
+    out = dispatched(home, worker, shader, given, {}, groups=1)[y]
+    odd, even = values[1:17].view(np.float16), values[:16].view(np.float16)
+    np.testing.assert_array_equal(out, np.stack([odd, even], axis=1).astype(np.float32))
 
 
 # ------------------------------------------------------------------------------ generated programs

@@ -8,10 +8,10 @@ from speccc.errors import UnsupportedError
 from speccc.ir.expr import Fn, LoadBytes
 from speccc.ir.fragment import FragLoad, Fragment, FragMma, FragStore, FragZero
 from speccc.ir.tile import Mem
+from speccc.targets.clike.aligned import multiple
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
 from speccc.targets.clike.render import Renderer
-from speccc.targets.metal.aligned import multiple
 from speccc.targets.metal.msl_prelude import READS, prelude
 
 TYPES = {

@@ -15,10 +15,13 @@ from speccc.ir.fragment import (
     Role,
     walk,
 )
+from speccc.ir.tile import Buf, Mem
+from speccc.targets.clike.aligned import multiple
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
 from speccc.targets.clike.render import SIDES, Renderer
 from speccc.targets.vulkan.glsl_prelude import Fma, byte_reader, prelude
+from speccc.targets.vulkan.glsl_words import RESERVED
 
 TYPES = {
     "f32": "float",
@@ -51,16 +54,8 @@ BITCASTS = {
     ("i8", "u8"): "uint8_t",
     ("u8", "i8"): "int8_t",
 }
-# Words of GLSL that a model's or a pass's name may collide with, and names of the prelude.
-_WORDS = """
-    in out inout uniform buffer shared const if else for while do return break continue discard
-    switch case default struct void bool int uint float double vec2 vec3 vec4 mat2 mat3 mat4
-    layout precise precision highp mediump lowp flat smooth sample patch centroid coherent volatile
-    restrict readonly writeonly attribute varying common partition active filter input output
-    half fixed unsigned superp goto long short asm class union enum typedef template this resource
-    min max abs exp fma sqrt round select mix step length row packed image texture main true false
-    two_sum two_product barrier Pushed
-"""
+OWN = frozenset(("two_sum", "two_product", "Pushed"))
+"""Names of the prelude and the interface."""
 EXTENSIONS = (
     "GL_KHR_cooperative_matrix",
     "GL_KHR_memory_scope_semantics",
@@ -69,6 +64,15 @@ EXTENSIONS = (
     "GL_EXT_shader_8bit_storage",
     "GL_EXT_shader_16bit_storage",
 )
+VIEWED = {2: "uint16_t", 4: "uint"}
+WHOLE = {
+    "f16": "half_value(uint({}))",
+    "bf16": "uintBitsToFloat(uint({}) << 16)",
+    "f32": "uintBitsToFloat({})",
+    "i32": "int({})",
+    "u32": "{}",
+}
+"""The value of a number whose bits are read at once; halves come as their float."""
 DOT_EXTENSIONS = ("GL_EXT_integer_dot_product",)
 USES = {
     Role.A: "gl_MatrixUseA",
@@ -81,8 +85,22 @@ BARRIER = (
 )
 
 
-def _reader(r: Exprs, e: LoadBytes, at: str) -> str:
-    """A buffer cannot be passed to a function, so each has a reader of its own."""
+Views = dict[tuple[Buf, int], str]
+"""Buffers of bytes seen as numbers of 2 or 4 bytes: the views' names."""
+
+
+def _reader(r: Exprs, e: LoadBytes, at: str, views: Views) -> str:
+    """One load where the place is surely aligned; else byte by byte.
+
+    A buffer cannot be passed to a function, so each has a reader of its own.
+    """
+    size = e.dtype.nbytes
+    if e.dtype.name in WHOLE and e.buf.mem is Mem.GLOBAL and multiple(e.at) % size == 0:
+        name = views.get((e.buf, size))
+        if name is None:
+            name = r.names.fresh_global(f"{r.buffer(e.buf)}_by_{size}")
+            views[e.buf, size] = name
+        return WHOLE[e.dtype.name].format(f"{name}[{r.inner(e.at)} / {size}]")
     key = (e.buf, e.dtype)
     if key not in r.readers:
         r.readers[key] = r.names.fresh_global(f"{r.buffer(e.buf)}_{e.dtype.name}_at")
@@ -100,7 +118,7 @@ def _opening(r: Renderer) -> None:
     r.out.line("const int workgroups = int(gl_NumWorkGroups.x);")
 
 
-def _declarations(r: Renderer, fma: Fma, sizes: tuple[Var, ...]) -> None:
+def _declarations(r: Renderer, fma: Fma, sizes: tuple[Var, ...], views: Views) -> None:
     out = r.out
     for name in (*EXTENSIONS, *(DOT_EXTENSIONS if _dots(r) else ())):
         out.line(f"#extension {name} : require")
@@ -108,7 +126,7 @@ def _declarations(r: Renderer, fma: Fma, sizes: tuple[Var, ...]) -> None:
     out.line(f"layout(local_size_x = {r.kernel.group.invocations}) in;")
     r.constants()
     out.line()
-    _interface(r, sizes)
+    _interface(r, sizes, views)
     out.line()
     prelude(out, fma, r.dialect)
     for (buf, dtype), name in r.exprs.readers.items():
@@ -123,13 +141,16 @@ def _dots(r: Renderer) -> bool:
     return any(isinstance(v, Apply) and v.fn is Fn.DOT4 for v in folds)
 
 
-def _interface(r: Renderer, sizes: tuple[Var, ...]) -> None:
+def _interface(r: Renderer, sizes: tuple[Var, ...], views: Views) -> None:
     for n, buf in enumerate(r.buffers):
         name, kind = r.exprs.buffer(buf), r.exprs.type(buf.dtype)
         block = r.names.fresh(f"{name}_block")
         access = "" if r.written(buf) else "readonly "
         at = f"layout(set = 0, binding = {n}, std430)"
         r.out.line(f"{at} {access}buffer {block} {{ {kind} {name}[]; }};")
+        for view, size in ((v, s) for (b, s), v in views.items() if b is buf):
+            whole = f"{view}_block {{ {VIEWED[size]} {view}[]; }};"
+            r.out.line(f"{at} readonly buffer {whole}")
     kept = [v for v in sizes if v in r.kernel.scalars]
     if kept:
         at = f"layout(set = 0, binding = {len(r.buffers)}, std140)"
@@ -171,12 +192,13 @@ def _multiply(r: Renderer, s: FragMma) -> None:
 
 
 def glsl(fma: Fma, sizes: tuple[Var, ...] = ()) -> Dialect:
-    """The dialect, with a fused multiply-add for the device; `sizes` lie in a uniform buffer."""
+    """The dialect of one text: its fused multiply-add, and which sizes lie in a uniform buffer."""
+    views: Views = {}
     return Dialect(
         name="vulkan",
         title="Vulkan",
         first="#version 450\n",
-        reserved=frozenset(_WORDS.split()),
+        reserved=RESERVED | OWN,
         types=TYPES,
         calls=CALLS,
         bitcasts=BITCASTS,
@@ -187,9 +209,9 @@ def glsl(fma: Fma, sizes: tuple[Var, ...] = ()) -> Dialect:
         subgroup="int(gl_SubgroupID)",
         barrier=BARRIER,
         half="unpackHalf2x16({}).x",
-        reader=_reader,
+        reader=lambda r, e, at: _reader(r, e, at, views),
         fragment=_coopmat,
-        declarations=lambda r: _declarations(r, fma, sizes),
+        declarations=lambda r: _declarations(r, fma, sizes, views),
         entry=_entry,
         opening=_opening,
         statements={
