@@ -18,7 +18,7 @@ from speccc.memory_plan import check_fits
 from speccc.runtime.artifact_file import Entries, read_entries
 from speccc.runtime.controller import AdaptiveController
 from speccc.runtime.devices.cpu import cores
-from speccc.runtime.devices.vulkan_launches import code_entries, read_launches
+from speccc.runtime.devices.vulkan_launches import SOFTWARE_DEVICE, code_entries, read_launches
 from speccc.runtime.drafter import Drafter
 from speccc.runtime.generate import Generation, collect
 from speccc.runtime.generate import generate as run_generate
@@ -168,6 +168,9 @@ class Model:
 
         data = self._entries.data
         launches = read_launches(data, str(self.path))
+        if launches.device == SOFTWARE_DEVICE:
+            constants = data["weights"].size + data["vectors"].size
+            check_fits(self._spec, constants, context, threads or cores())
         return VulkanSession(
             self._spec,
             launches,

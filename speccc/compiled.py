@@ -67,7 +67,8 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
     from speccc.api import compile as compile_model
     from speccc.api import load
 
-    isa, target = resolve_isa(options.isa), resolve_target(options.target)
+    target = resolve_target(options.target)
+    isa = resolve_isa(options.isa) if target == "cpu" else options.isa
     key = {**asdict(options), "isa": isa, "target": target, "machine": platform.machine()}
     kept = user_cache.artifact_path(content_fingerprint(path), key)
     if kept.is_file():

@@ -25,6 +25,7 @@ from speccc.runtime.devices.vulkan_launches import (
     FILE,
     FOLDER,
     SCRATCH,
+    SOFTWARE_DEVICE,
     scratch_bytes,
     sealed_code,
 )
@@ -40,8 +41,8 @@ WEIGHTS_MOST = 2**31 - 1
 """Kernels find a byte of the weights by a signed 32-bit number."""
 WORKERS = 256
 """Workgroups of a launch on a GPU whose number of units no profile knows."""
-SOFTWARE, SOFTWARE_DEVICE = "lavapipe", "llvmpipe"
-"""The profile of Mesa's CPU device, and how the device calls itself."""
+SOFTWARE = "lavapipe"
+"""The profile of Mesa's CPU device."""
 ANY = "vulkan:any"
 FLOAT_BYTES = 4
 

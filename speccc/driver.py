@@ -241,7 +241,11 @@ def _device(options: CompileOptions) -> VulkanTarget | None:
         raise UnsupportedError(
             f"--target {options.target}: this version compiles for {', '.join(TARGETS)}"
         )
-    return None if options.target == "cpu" else device_target(options.target)
+    if options.target == "cpu":
+        return None
+    if options.isa != "auto":
+        raise UnsupportedError(f"--isa {options.isa}: it is for --target cpu; drop one of them")
+    return device_target(options.target)
 
 
 def _check_memory(spec: StepSpec, lowered: Lowered, isa: Isa, context: int) -> None:

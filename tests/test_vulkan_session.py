@@ -34,7 +34,7 @@ from speccc.errors import InputError, UnsupportedError
 from speccc.runtime.artifact_file import read_entries, write_entries
 from speccc.runtime.controller import FixedController
 from speccc.runtime.devices import vulkan_session
-from speccc.runtime.devices.vulkan_launches import FILE, parse_launches, read_launches
+from speccc.runtime.devices.vulkan_launches import FILE, code_entries, parse_launches, read_launches
 from speccc.runtime.devices.vulkan_session import VulkanSession
 from speccc.runtime.devices.vulkan_worker import WorkerError
 from speccc.runtime.drafter import Drafter
@@ -172,7 +172,7 @@ def test_memory_that_the_host_does_not_see() -> None:
     which = NAMES[0]
     model = model_of(which)
     data, launches = model._entries.data, read_launches(model._entries.data, "")
-    code = [bytes(data[f"kernels/{k.name}.spv"]) for k in launches.kernels]
+    code = [bytes(data[n]) for n in code_entries(launches)]
     vectors = data["vectors"].view(np.float32)
     hidden = VulkanSession(
         model._spec, launches, code, data["weights"], vectors, context=64, hidden=True
@@ -186,6 +186,42 @@ def test_memory_that_the_host_does_not_see() -> None:
     hidden.close()
     with pytest.raises(WorkerError, match="closed"):
         hidden.forward(tokens[17:18])
+
+
+def test_a_worker_that_dies_is_an_error_of_that_session_alone() -> None:
+    model = model_of(NAMES[0])
+    lost, other = model.session(context=64), session_of(NAMES[0])
+    assert isinstance(lost, VulkanSession)
+    lost._worker._process.kill()
+    with pytest.raises(WorkerError, match="the worker died with status -9"):
+        lost.forward([1, 2])
+    assert other.pick([1, 2]).shape == (2,)
+    other.truncate(0)
+
+
+def test_the_order_of_launches_matters() -> None:
+    """The control: softmax before scores is another result."""
+    model, tokens = model_of(NAMES[0]), tokens_of(SPECS[NAMES[0]].tiny, 5)
+    data = model._entries.data
+    launches = read_launches(data, "")
+    code = [bytes(data[n]) for n in code_entries(launches)]
+    loop = launches.order[1].kernels
+    names = [launches.kernels[k].name for k in loop]
+    scores, softmax = names.index("attn_scores"), names.index("attn_softmax")
+    swapped = list(loop)
+    swapped[scores], swapped[softmax] = loop[softmax], loop[scores]
+    order = (launches.order[0], replace(launches.order[1], kernels=tuple(swapped)))
+    wrong = VulkanSession(
+        model._spec,
+        replace(launches, order=(*order, *launches.order[2:])),
+        code,
+        data["weights"],
+        data["vectors"].view(np.float32),
+        context=64,
+    )
+    right = session_of(NAMES[0])
+    assert not same_bits(wrong.forward(tokens), right.forward(tokens))
+    right.truncate(0)
 
 
 def test_smollm2_equals_the_cpu() -> None:
@@ -346,6 +382,12 @@ def test_the_target_of_any_device_needs_no_matrix() -> None:
     assert np.abs(rows - expected).max() <= np.abs(expected).max() / 127
     session.truncate(3)
     assert same_bits(session.forward(tokens[3:5]), rows[3:5])
+
+
+def test_options_of_the_cpu_are_refused(tmp_path: Path) -> None:
+    options = CompileOptions(target=LAVAPIPE, isa="avx2")
+    with pytest.raises(UnsupportedError, match="--isa avx2: it is for --target cpu"):
+        compile_to(_file(NAMES[0]), tmp_path / "m.speccc", options)
 
 
 def test_what_32_bit_numbers_do_not_reach_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def _instructions(kernel: FragmentKernel) -> Counter[str]:
 def test_numbers_are_read_whole_where_they_are_aligned(
     home: VulkanHome, worker: VulkanWorker
 ) -> None:
-    """Scales lie at even bytes, four codes at multiples of four; elsewhere bytes are put together."""
+    """Scales lie at even bytes, four codes at multiples of four; the rest is read by bytes."""
     text = render_shader(WAYS["lanes"].run(proof_program(96, 32).kernel)).text
     assert "half_value(uint(w_by_2[" in text
     assert "int(w_by_4[" in text

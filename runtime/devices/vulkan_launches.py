@@ -17,6 +17,8 @@ FILE = "launches.json"
 FOLDER = "kernels"
 ARENA, SCRATCH, SIZES = "arena", "scratch", "sizes"
 """Bindings that are no parameters of the step."""
+SOFTWARE_DEVICE = "llvmpipe"
+"""How Mesa's device that is the CPU calls itself: its memory is the host's."""
 MOST = 1 << 31
 MOST_KERNELS, MOST_BINDINGS, MOST_LAUNCHES = 1024, 31, 1 << 16
 
