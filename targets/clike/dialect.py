@@ -34,7 +34,7 @@ class Dialect:
     types: Mapping[str, str]
     """Element types; "index" is the type of loop variables and positions."""
     calls: Mapping[Fn, str]
-    """Functions: MIN MAX FMA ABS RINT SQRT EXP."""
+    """Functions: MIN MAX FMA ABS RINT SQRT EXP DOT4."""
     bitcasts: Mapping[tuple[str, str], str]
     """(from, to) -> function; ("u32", "f32") and ("f32", "u32") are there in any case."""
     float_suffix: str

@@ -5,9 +5,16 @@ inline float fma_ir(float a, float b, float c) { return sycl::fma(a, b, c); }
 template <class T> T min_ir(T a, T b) { return a <= b || a != a ? a : b; }
 template <class T> T max_ir(T a, T b) { return a >= b || a != a ? a : b; }
 
-// A number out of bytes wherever they lie; the host and the device are little-endian.
-template <class T, class Byte> T bytes_at(const Byte* p, int at) {
+// The sum of the products of four pairs of signed bytes.
+inline int dot4_ir(int a, int b) {
+    int sum = 0;
+    for (int bit = 0; bit < 32; bit += 8) sum += int(int8_t(a >> bit)) * int(int8_t(b >> bit));
+    return sum;
+}
+
+// A number out of bytes at a multiple of ALIGN; the host and the device are little-endian.
+template <class T, int ALIGN, class Byte> T bytes_at(const Byte* p, int at) {
     T value;
-    __builtin_memcpy(&value, p + at, sizeof(T));
+    __builtin_memcpy(&value, __builtin_assume_aligned(p + at, ALIGN), sizeof(T));
     return value;
 }

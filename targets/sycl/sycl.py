@@ -9,6 +9,8 @@ from speccc.ir.expr import Fn, LoadBytes
 from speccc.ir.fragment import FragLoad, Fragment, FragMma, FragStore, FragZero, Role, walk
 from speccc.ir.tile import Buf, Mem
 from speccc.ir.types import BF16
+from speccc.targets.clike.aligned import multiple
+from speccc.targets.clike.cpp_words import CPP
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
 from speccc.targets.clike.prelude import write_exp, write_half
@@ -37,6 +39,7 @@ CALLS = {
     Fn.RINT: "sycl::rint",
     Fn.SQRT: "sycl::sqrt",
     Fn.EXP: "exp_ir",
+    Fn.DOT4: "dot4_ir",
 }
 BITCASTS = {
     ("f32", "i32"): "sycl::bit_cast<int>",
@@ -48,25 +51,21 @@ BITCASTS = {
     ("i8", "u8"): "uint8_t",
     ("u8", "i8"): "int8_t",
 }
-# Words of C++ that a model's or a pass's name may collide with, and names of what is included.
+# What is included, and what our own header and prelude say.
 _WORDS = """
-    alignas alignof and asm auto bitand bitor bool break case catch char class compl concept const
-    consteval constexpr continue decltype default delete do double else enum explicit export extern
-    false float for friend goto if inline int long mutable namespace new noexcept not nullptr
-    operator or private protected public register requires return short signed sizeof static struct
-    switch template this throw true try typedef typeid typename union unsigned using virtual void
-    volatile wchar_t while xor half uint size_t int8_t uint8_t uint16_t uint32_t main std sycl
-    syclex syclexp mx item min_ir max_ir bytes_at product_sum matrix_zero matrix_load matrix_store
-    matrix_mad in_local in_global lanes layout_of place abs exp fma sqrt round min max
-    div remainder index log pow sin cos tan floor ceil signal time stdin stdout stderr errno
-    f32_at f16_at bf16_at i32_at u32_at lane_id subgroup SUBGROUP PER_LANE
+    half uint size_t int8_t uint8_t uint16_t uint32_t std sycl syclex syclexp mx item subgroup
+    abs exp fma sqrt round min max div remainder index log pow sin cos tan floor ceil signal time
+    stdin stdout stderr errno unix linux
+    min_ir max_ir dot4_ir bytes_at f32_at f16_at bf16_at i32_at u32_at product_sum lanes lane_id
+    place layout_of matrix_zero matrix_load matrix_store matrix_mad in_local in_global Matrix Order
+    Use SUBGROUP PER_LANE
 """
 READERS = {
-    "f32": ("float", "bytes_at<float>(p, at)"),
-    "f16": ("float", "half_value(bytes_at<uint16_t>(p, at))"),
-    "bf16": ("float", "sycl::bit_cast<float>(uint(bytes_at<uint16_t>(p, at)) << 16)"),
-    "i32": ("int", "bytes_at<int>(p, at)"),
-    "u32": ("uint", "bytes_at<uint>(p, at)"),
+    "f32": ("float", "bytes_at<float, ALIGN>(p, at)"),
+    "f16": ("float", "half_value(bytes_at<uint16_t, ALIGN>(p, at))"),
+    "bf16": ("float", "sycl::bit_cast<float>(uint(bytes_at<uint16_t, ALIGN>(p, at)) << 16)"),
+    "i32": ("int", "bytes_at<int, ALIGN>(p, at)"),
+    "u32": ("uint", "bytes_at<uint, ALIGN>(p, at)"),
 }
 # The parts of <sycl/sycl.hpp> that a kernel uses: the whole takes twice as long to compile.
 INCLUDES = """\
@@ -108,7 +107,10 @@ def _reader(r: Exprs, e: LoadBytes, at: str) -> str:
     if e.dtype.name not in READERS:
         raise UnsupportedError(f"sycl cannot read {e.dtype} from bytes")
     r.readers[e.buf, e.dtype] = f"{e.dtype.name}_at"
-    return f"{e.dtype.name}_at({name}, {at})"
+    # A buffer starts on 64 bytes, so what divides the place is how far a number is aligned.
+    size = e.dtype.nbytes
+    align = size if e.buf.mem is Mem.GLOBAL and multiple(e.at) % size == 0 else 1
+    return f"{e.dtype.name}_at<{align}>({name}, {at})"
 
 
 def _entry(r: Renderer) -> str:
@@ -145,7 +147,8 @@ def _declarations(r: Renderer) -> None:
     for name in sorted({dtype.name for _, dtype in r.exprs.readers}):
         kind, value = READERS[name]
         out.line()
-        with out.block(f"template <class Byte> {kind} {name}_at(const Byte* p, int at)"):
+        arguments = "template <int ALIGN, class Byte>"
+        with out.block(f"{arguments} {kind} {name}_at(const Byte* p, int at)"):
             out.line(f"return {value};")
     if any(isinstance(s, FragMma) for s in walk(r.kernel.body)):
         out.line()
@@ -199,7 +202,7 @@ SYCL = Dialect(
     name="sycl",
     title="SYCL",
     first="",
-    reserved=frozenset(_WORDS.split()),
+    reserved=CPP | frozenset(_WORDS.split()),
     types=TYPES,
     calls=CALLS,
     bitcasts=BITCASTS,
