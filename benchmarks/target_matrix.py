@@ -25,6 +25,7 @@ HEADER = (
     "matrix instructions",
     "registers",
     "spills",
+    "stack",
     "shared",
     "s",
     "stages",
@@ -46,7 +47,10 @@ def row(name: str, model: Path) -> tuple[str, ...]:
         str(len(kernels)),
         str(report["launches_per_step"]),
         counts or "-",
-        *(_largest(kernels, field) for field in ("registers", "spills", "shared_bytes")),
+        *(
+            _largest(kernels, field)
+            for field in ("registers", "spills", "stack_bytes", "shared_bytes")
+        ),
         f"{took:.0f}",
         ", ".join([*stages, *lost]),
     )

@@ -189,6 +189,7 @@ def _report(
         "launches_per_step": launches_per_step(rendered),
         "instructions": _sum_instructions(kernels),
         "spills": _total(kernels, "spills"),
+        "stack_bytes": _total(kernels, "stack_bytes"),
         "kernels": kernels,
         "traffic": [_traffic(front, m) for m in WIDTHS],
         "missing": dict(missing),

@@ -13,40 +13,42 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from speccc.targets.cubin import cubin_resources
-from speccc.targets.spirv import opcode_counts, workgroup_bytes
+from speccc.targets.spirv import is_opencl, opcode_counts, workgroup_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
     """Of one kernel: registers of an invocation, bytes of a workgroup's shared memory.
 
-    `spills` is bytes an invocation keeps in memory because registers ran out (on CUDA its stack,
-    which holds nothing else in our kernels). `instructions` counts matrix and dot instructions in
-    the text by name, not how often they run.
+    `stack_bytes` is an invocation's memory beside its registers; `spills` how much of it is there
+    because registers ran out (all of it on CUDA, where our kernels put nothing else).
+    `instructions` counts matrix and dot instructions in the text by name, not how often they run.
     """
 
     registers: int | None = None
     spills: int | None = None
     shared_bytes: int | None = None
     instructions: Mapping[str, int] = field(default_factory=dict)
+    stack_bytes: int | None = None
 
 
 Reader = Callable[[bytes], KernelFacts]
 
 
+FIGURES = ("registers", "spills", "shared_bytes", "stack_bytes")
+
+
 def kernel_facts(stages: Mapping[str, bytes]) -> KernelFacts:
     """All that the files of one kernel say, by their endings; a later file overrules an earlier."""
-    registers = spills = shared = None
+    figures: dict[str, int] = {}
     counts: Counter[str] = Counter()
     for ext, data in stages.items():
-        if ext not in READERS:
-            continue
-        found = READERS[ext](data)
-        registers = found.registers if found.registers is not None else registers
-        spills = found.spills if found.spills is not None else spills
-        shared = found.shared_bytes if found.shared_bytes is not None else shared
-        counts.update(found.instructions)
-    return KernelFacts(registers, spills, shared, dict(sorted(counts.items())))
+        if ext in READERS:
+            found = READERS[ext](data)
+            known = {name: getattr(found, name) for name in FIGURES}
+            figures.update({name: n for name, n in known.items() if n is not None})
+            counts.update(found.instructions)
+    return KernelFacts(**figures, instructions=dict(sorted(counts.items())))
 
 
 def _text_counts(pattern: str) -> Callable[[str], Mapping[str, int]]:
@@ -80,18 +82,21 @@ def _ptx(data: bytes) -> KernelFacts:
 
 def _cubin(data: bytes) -> KernelFacts:
     found = cubin_resources(data)
-    return KernelFacts(found.registers, found.stack_bytes, found.shared_bytes)
+    return KernelFacts(
+        found.registers, found.stack_bytes, found.shared_bytes, stack_bytes=found.stack_bytes
+    )
 
 
 def _amdgcn(data: bytes) -> KernelFacts:
     text = data.decode()
-    spilled = _field(text, "vgpr_spill_count"), _field(text, "sgpr_spill_count")
-    known = [n for n in spilled if n is not None]
+    # Scalar registers spill into lanes of vector registers: only vector registers go to memory.
+    spilled = _field(text, "vgpr_spill_count")
     return KernelFacts(
         _field(text, "vgpr_count"),
-        4 * sum(known) if known else None,
+        None if spilled is None else 4 * spilled,
         _field(text, "group_segment_fixed_size"),
         _GCN(text),
+        _field(text, "private_segment_fixed_size"),
     )
 
 
@@ -104,7 +109,11 @@ def _field(text: str, name: str) -> int | None:
 def _spirv(data: bytes) -> KernelFacts:
     counts = opcode_counts(data)
     found = {_SPIRV[op]: n for op, n in counts.items() if op in _SPIRV}
-    return KernelFacts(shared_bytes=workgroup_bytes(data), instructions=found)
+    # An OpenCL kernel may be given its local memory by the runtime: none declared says nothing.
+    shared = workgroup_bytes(data)
+    return KernelFacts(
+        shared_bytes=None if shared == 0 and is_opencl(data) else shared, instructions=found
+    )
 
 
 _THREADGROUP = re.compile(r"(?m)^\s*threadgroup (\w+) \w+\[([\d* ]+)\];")
@@ -122,12 +131,8 @@ def _metal(data: bytes) -> KernelFacts:
 def _facts(data: bytes) -> KernelFacts:
     """What a compiler said beside its files: a stage "json" of the target itself."""
     told = json.loads(data)
-    return KernelFacts(
-        told.get("registers"),
-        told.get("spills"),
-        told.get("shared_bytes"),
-        told.get("instructions", {}),
-    )
+    figures = {name: told.get(name) for name in FIGURES}
+    return KernelFacts(**figures, instructions=told.get("instructions", {}))
 
 
 def _xe(data: bytes) -> KernelFacts:

@@ -13,6 +13,7 @@ HEADER_WORDS = 5
 
 
 INT, FLOAT, VECTOR, ARRAY, CONSTANT, POINTER, VARIABLE = 21, 22, 23, 28, 43, 32, 59
+CAPABILITY, KERNEL = 17, 6
 WORKGROUP = 4
 """A storage class."""
 
@@ -36,6 +37,11 @@ def instructions(module: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
 def opcode_counts(module: bytes) -> Counter[int]:
     """How often each opcode stands in a module."""
     return Counter(opcode for opcode, _ in instructions(module))
+
+
+def is_opencl(module: bytes) -> bool:
+    """Whether it is of OpenCL's kind (the capability Kernel), not of Vulkan's."""
+    return any(op == CAPABILITY and words[0] == KERNEL for op, words in instructions(module))
 
 
 def workgroup_bytes(module: bytes) -> int | None:

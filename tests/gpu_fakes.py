@@ -262,7 +262,7 @@ class FakeHip:
         return (0,)
 
     def hipGetErrorString(self, status: int) -> Any:
-        return b"an illegal memory access was encountered"
+        return (0, b"an illegal memory access was encountered")
 
 
 # ---------------------------------------------------------------------------------------- Metal

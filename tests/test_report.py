@@ -42,6 +42,7 @@ amdhsa.kernels:
     .group_segment_fixed_size: 5120
     .sgpr_spill_count: 1
     .vgpr_count:     36
+    .private_segment_fixed_size: 12
     .vgpr_spill_count: 2
 """
 
@@ -53,7 +54,8 @@ def test_ptx_counts_instructions_and_nothing_else() -> None:
 
 def test_amd_assembly_tells_all() -> None:
     found = kernel_facts({"amdgcn": GCN})
-    assert (found.registers, found.spills, found.shared_bytes) == (36, 12, 5120)
+    assert (found.registers, found.spills, found.shared_bytes) == (36, 8, 5120)
+    assert found.stack_bytes == 12
     assert found.instructions == {
         "v_dot4_i32_i8": 2,
         "v_mfma_i32_16x16x32_i8": 1,
@@ -112,6 +114,9 @@ def test_spirv_counts_opcodes_and_shared_memory() -> None:
     assert found.shared_bytes == 512 + 4 * 512
     assert workgroup_bytes(spirv((32, 7, 4, 99), (59, 7, 10, 4))) is None
     assert workgroup_bytes(spirv()) == 0
+    assert kernel_facts({"spv": spirv((17, 1))}).shared_bytes == 0
+    assert kernel_facts({"spv": spirv((17, 6))}).shared_bytes is None, "OpenCL: not known"
+    assert kernel_facts({"spv": spirv((17, 6), *SHARED)}).shared_bytes == 512 + 4 * 512
 
 
 @pytest.mark.parametrize(
@@ -181,7 +186,7 @@ def test_real_builds_tell_the_same_way() -> None:
     found = kernel_facts({"ptx": cuda.text.encode(), "cubin": cuda.binary})
     assert found.registers is not None
     assert 16 <= found.registers <= 255
-    assert found.spills == 0
+    assert found.spills == found.stack_bytes == 0
     assert found.instructions["mma.sync"] > 0
     rocm = build_rocm(kernel, "gfx942")
     found = kernel_facts({"amdgcn": rocm.text.encode(), "hsaco": rocm.binary})

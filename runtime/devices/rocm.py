@@ -132,7 +132,7 @@ class RocmDriver:
         """What a call of HIP returned; DeviceError with HIP's words for a failure."""
         status, *values = answer if isinstance(answer, tuple) else (answer,)
         if int(status) != 0:
-            words = self._hip.hipGetErrorString(status)
+            *_, words = self._hip.hipGetErrorString(status)
             text = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
             raise DeviceError(f"error {int(status)}: {text}", where="rocm")
         return values[0] if values else None
