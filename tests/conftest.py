@@ -16,6 +16,11 @@ settings.register_profile("ci", settings.get_profile("local"), derandomize=True,
 settings.load_profile("ci" if os.environ.get("CI") in ("1", "true") else "local")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden` for `golden_text`."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
 @pytest.fixture(autouse=True)
 def own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test builds its kernels itself: none comes from the user's cache or goes there."""

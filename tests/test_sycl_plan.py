@@ -15,6 +15,7 @@ from emulation.require import require
 from emulation.sycl_cpu import SyclCpu
 from emulation.sycl_kernel import launched
 from emulation.sycl_model import SyclModel
+from golden_text import check_golden
 from table_session import ScriptedDrafter, TableTokens
 from test_fragment_plan import SPECS, Bufs, Compared, Sizes
 from test_numerics import PlanSession, tokens_of
@@ -139,6 +140,15 @@ def test_emitted_texts_are_the_same_each_time(tmp_path: Path) -> None:
     assert [s.text for s in one.sources] == [s.text for s in two.sources]
     assert [s.name for s in one.sources] == [k.name for k in phases(fronts[0].plan.body)]
     assert launches_per_step(one) == len(one.sources)  # one layer
+
+
+@pytest.mark.parametrize("name", ["ffn_down", "attn_values", "pick"])
+def test_golden_texts(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A quantized product on the matrix engine, a float one, and the choice of a token."""
+    front = front_of(QUANTIZED, tmp_path)
+    rendered = BMG.render(front.plan, front.arena, front.bounds)
+    (text,) = (s.text for s in rendered.sources if s.name == name)
+    check_golden(f"sycl/{name}.cpp", text, request)
 
 
 def test_every_phase_builds_for_the_matrix_engine(tmp_path: Path) -> None:

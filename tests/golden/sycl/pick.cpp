@@ -1,0 +1,134 @@
+// pick for SYCL, no matrix instruction, 4 subgroups of 16.
+// sha256 of what follows: dd3c9ac12d5b88e3
+#include <sycl/builtins.hpp>
+#include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
+#include <sycl/ext/oneapi/free_function_queries.hpp>
+#include <sycl/ext/oneapi/work_group_static.hpp>
+#include <sycl/group_algorithm.hpp>
+#include <sycl/group_barrier.hpp>
+#if SPECCC_JOINT_MATRIX
+#include <sycl/ext/oneapi/matrix/matrix.hpp>
+#endif
+
+// Each product and each sum is rounded by itself: no compiler may fuse or reorder them.
+#pragma clang fp contract(off) reassociate(off)
+namespace syclex = sycl::ext::oneapi;
+namespace syclexp = sycl::ext::oneapi::experimental;
+using half = sycl::half;
+using uint = uint32_t;
+
+#if SPECCC_JOINT_MATRIX
+#define PER_LANE const
+#else
+// Intel's CPU driver (2026.2) loses what differs by lane and is computed once for both sides of a
+// barrier; a volatile is read anew on each side.
+#define PER_LANE const volatile
+#endif
+constexpr int INVOCATIONS = 64;
+constexpr int SUBGROUPS = 4;
+constexpr int SUBGROUP = 16;
+
+// a * b + c, rounded once.
+inline float fma_ir(float a, float b, float c) { return sycl::fma(a, b, c); }
+
+// The smaller and the larger; of a NaN and a number, the NaN.
+template <class T> T min_ir(T a, T b) { return a <= b || a != a ? a : b; }
+template <class T> T max_ir(T a, T b) { return a >= b || a != a ? a : b; }
+
+// The sum of the products of four pairs of signed bytes.
+inline int dot4_ir(int a, int b) {
+    int sum = 0;
+    for (int bit = 0; bit < 32; bit += 8) sum += int(int8_t(a >> bit)) * int(int8_t(b >> bit));
+    return sum;
+}
+
+// A number out of bytes at a multiple of ALIGN; the host and the device are little-endian.
+template <class T, int ALIGN, class Byte> T bytes_at(const Byte* p, int at) {
+    T value;
+    __builtin_memcpy(&value, __builtin_assume_aligned(p + at, ALIGN), sizeof(T));
+    return value;
+}
+
+// e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
+inline float exp_ir(float x) {
+    float held = max_ir(min_ir(x, 88.0f), -87.0f);
+    float whole = sycl::rint(held * 1.4426950216293335f);
+    float r = fma_ir(whole, -0.693359375f, held);
+    r = fma_ir(whole, 0.00021219444170128554f, r);
+    float p = 0.00019875691214110702f;
+    p = fma_ir(p, r, 0.001398199936375022f);
+    p = fma_ir(p, r, 0.008333452045917511f);
+    p = fma_ir(p, r, 0.04166579619050026f);
+    p = fma_ir(p, r, 0.1666666567325592f);
+    p = fma_ir(p, r, 0.5f);
+    p = fma_ir(p, r, 1.0f);
+    p = fma_ir(p, r, 1.0f);
+    float scaled = p * sycl::bit_cast<float>((int(whole) + 127) << 23);
+    return x < -87.0f ? 0.0f : scaled;
+}
+
+// Exact for the smallest halves too, which a device may flush to zero.
+inline float half_value(uint bits) {
+    float small = float(bits & 0x3ffu) * 5.960464477539063e-08f;
+    float large = float(sycl::bit_cast<half>(uint16_t(bits & 0x7fffu)));
+    float magnitude = (bits & 0x7c00u) == 0u ? small : large;
+    return (bits & 0x8000u) == 0u ? magnitude : -magnitude;
+}
+
+// The nearest half (ties to even), no larger than the largest, as a float.
+inline float half_round(float x) {
+    float size = min_ir(sycl::fabs(x), 65504.0f);
+    uint bits = sycl::bit_cast<uint>(size);
+    bits = (bits + 0xfffu + ((bits >> 13) & 1u)) & ~0x1fffu;
+    float tiny = (size + 0.5f) - 0.5f;  // floats near 0.5 lie 2^-24 apart
+    float nearest = size < 6.103515625e-05f ? tiny : sycl::bit_cast<float>(bits);
+    return sycl::bit_cast<int>(x) < 0 ? -nearest : nearest;
+}
+
+extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::nd_range_kernel<1>)
+SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::sub_group_size<16>)
+SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::work_group_size<64>)
+void pick(const float* head_best_9, const float* head_column_10, int* picks, int m, int length, int slots, int tiles, int weight_bytes, int vector_elements, int head_first, int head_rows, int head_logits) {
+    const auto item = syclex::this_work_item::get_nd_item<1>();
+    PER_LANE int invocation = int(item.get_local_linear_id());
+    PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());
+    const int workgroup = int(item.get_group_linear_id());
+    const int workgroups = int(item.get_group_range(0));
+    syclexp::work_group_static<float[1]> top;
+    syclexp::work_group_static<float[1]> column;
+    syclexp::work_group_static<float[16]> partial;
+    syclexp::work_group_static<float[16]> partial_2;
+    for (int row = workgroup * (head_rows) / workgroups; row < (workgroup + 1) * (head_rows) / workgroups; ++row) {
+        for (int e = invocation; e < 16; e += INVOCATIONS) {
+            int lane_2 = e;
+            float total = sycl::bit_cast<float>(0xff800000u);
+            for (int step = 0; step < (32 - lane_2) / 16; ++step) {
+                total = max_ir(total, head_best_9[(row * 17) + ((step * 16) + lane_2)]);
+            }
+            partial[lane_2] = total;
+        }
+        sycl::group_barrier(item.get_group());
+        if (invocation == 0) {
+            float value = max_ir(max_ir(max_ir(max_ir(partial[0], partial[8]), max_ir(partial[4], partial[12])), max_ir(max_ir(partial[2], partial[10]), max_ir(partial[6], partial[14]))), max_ir(max_ir(max_ir(partial[1], partial[9]), max_ir(partial[5], partial[13])), max_ir(max_ir(partial[3], partial[11]), max_ir(partial[7], partial[15]))));
+            top[0] = value;
+        }
+        sycl::group_barrier(item.get_group());
+        for (int e = invocation; e < 16; e += INVOCATIONS) {
+            int lane_2 = e;
+            float total = sycl::bit_cast<float>(0xff800000u);
+            for (int step = 0; step < (32 - lane_2) / 16; ++step) {
+                total = max_ir(total, (head_best_9[(row * 17) + ((step * 16) + lane_2)] == top[0]) ? (-head_column_10[(row * 17) + ((step * 16) + lane_2)]) : sycl::bit_cast<float>(0xff800000u));
+            }
+            partial_2[lane_2] = total;
+        }
+        sycl::group_barrier(item.get_group());
+        if (invocation == 0) {
+            float value = max_ir(max_ir(max_ir(max_ir(partial_2[0], partial_2[8]), max_ir(partial_2[4], partial_2[12])), max_ir(max_ir(partial_2[2], partial_2[10]), max_ir(partial_2[6], partial_2[14]))), max_ir(max_ir(max_ir(partial_2[1], partial_2[9]), max_ir(partial_2[5], partial_2[13])), max_ir(max_ir(partial_2[3], partial_2[11]), max_ir(partial_2[7], partial_2[15]))));
+            column[0] = value;
+        }
+        if (invocation == 0) {
+            int value = (sycl::fabs(top[0]) < sycl::bit_cast<float>(0x7f800000u)) ? int(-column[0]) : (-1);
+            picks[row] = value;
+        }
+    }
+}
