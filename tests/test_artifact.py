@@ -359,7 +359,8 @@ def test_code_for_another_machine(
     artifact: Path, field: str, value: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused by name before the library is loaded."""
-    monkeypatch.setattr("speccc.runtime.devices.tvm_function._loaded", lambda *_: pytest.fail("loaded"))
+    loaded = "speccc.runtime.devices.tvm_function._loaded"
+    monkeypatch.setattr(loaded, lambda *_: pytest.fail("loaded"))
     edit(artifact, lambda m: m.update({field: value}))
     with pytest.raises(UnsupportedError) as caught:
         use(artifact)

@@ -81,7 +81,7 @@ FOREIGN = "dotprod" if platform.machine() != "aarch64" else "avx2"
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (CompileOptions(target="vulkan"), "--target vulkan.*cpu"),
+        (CompileOptions(target="tpu"), "--target tpu.*cpu"),
         (CompileOptions(isa="sse9"), "--isa sse9.*avx2"),
         (CompileOptions(isa=FOREIGN), f"--isa {FOREIGN}.*this machine is"),
         (CompileOptions(kv="q2"), "--kv q2.*f16"),

@@ -94,7 +94,7 @@ class VulkanWorker:
         """`timeout_s` bounds each request; `device` is a part of the name of the one to use."""
         self._timeout_s = timeout_s
         program = home.build_worker()
-        self._log = tempfile.TemporaryFile(prefix="speccc-vulkan-")  # noqa: SIM115 (closed in close)
+        self._log = tempfile.TemporaryFile(prefix="speccc-")  # noqa: SIM115 (closed in close)
         try:
             self._process = subprocess.Popen(
                 (*home.command(program), device),

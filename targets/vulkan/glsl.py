@@ -162,8 +162,8 @@ def _interface(r: Renderer, sizes: tuple[Var, ...], views: Views) -> None:
         name = "Pushed" if kept else "Sizes"
         r.out.line(f"layout(push_constant) uniform {name} {{ {fields} }};")
     for buf in r.shared:
-        kind, size = r.exprs.type(buf.dtype), r.exprs.size(buf)
-        r.out.line(f"shared {kind} {r.exprs.buffer(buf)}[{size}];")
+        kind, count = r.exprs.type(buf.dtype), r.exprs.size(buf)
+        r.out.line(f"shared {kind} {r.exprs.buffer(buf)}[{count}];")
 
 
 def _coopmat(r: Renderer, frag: Fragment) -> str:
