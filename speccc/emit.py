@@ -140,7 +140,7 @@ def _write(
             (folder / KERNELS / f"{source.name}.{ext}").write_bytes(data)
         kernels.append(_kernel(source, files))
     tell("build", len(rendered.sources), len(rendered.sources))
-    report = _report(front, target, rendered, kernels, missing)
+    report = _report(front, target, rendered, options, kernels, missing)
     _write_json(folder / LAUNCH_PLAN, document(rendered))
     _write_json(folder / REPORT, report)
     return report
@@ -178,6 +178,7 @@ def _report(
     front: Front,
     target: Target,
     rendered: RenderedPlan,
+    options: EmitOptions,
     kernels: list[Document],
     missing: Mapping[str, str],
 ) -> Document:
@@ -185,6 +186,7 @@ def _report(
         "schema": SCHEMA,
         "target": target.name,
         "model": {"name": front.source.config.name, "fingerprint": front.source.fingerprint()},
+        "kv": options.kv,
         "compiler": target.fingerprint(),
         "launches_per_step": launches_per_step(rendered),
         "instructions": _sum_instructions(kernels),
