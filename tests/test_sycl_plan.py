@@ -148,6 +148,7 @@ def test_golden_texts(name: str, tmp_path: Path, request: pytest.FixtureRequest)
     front = front_of(QUANTIZED, tmp_path)
     rendered = BMG.render(front.plan, front.arena, front.bounds)
     (text,) = (s.text for s in rendered.sources if s.name == name)
+    assert text.startswith(f"// {name} for SYCL, sycl:bmg, ")
     check_golden(f"sycl/{name}.cpp", text, request)
 
 

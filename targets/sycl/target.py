@@ -77,7 +77,7 @@ class SyclTarget:
         return render_plan(self.name, "cpp", plan, arena, self._text)
 
     def _text(self, kernel: Kernel) -> KernelText:
-        return render_sycl(self.lowering.run(kernel))
+        return render_sycl(self.lowering.run(kernel), self.name)
 
     def stages(self) -> Mapping[str, Callable[[Source], bytes]]:
         """SPIR-V; where `ocloc` is found the device's code, its instructions and what it takes."""

@@ -1,4 +1,4 @@
-// attn_values for SYCL, no matrix instruction, 4 subgroups of 16.
+// attn_values for SYCL, sycl:bmg, no matrix instruction, 4 subgroups of 16.
 // sha256 of what follows: cdac4b0497cff841
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>

@@ -1,4 +1,4 @@
-// ffn_down for SYCL, i8*i8->i32 8x16x32, 4 subgroups of 16.
+// ffn_down for SYCL, sycl:bmg, i8*i8->i32 8x16x32, 4 subgroups of 16.
 // sha256 of what follows: 00d856a0f6c0d8c2
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>

@@ -1,4 +1,4 @@
-// pick for SYCL, no matrix instruction, 4 subgroups of 16.
+// pick for SYCL, sycl:bmg, no matrix instruction, 4 subgroups of 16.
 // sha256 of what follows: dd3c9ac12d5b88e3
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
