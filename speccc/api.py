@@ -18,7 +18,6 @@ from speccc.memory_plan import check_fits
 from speccc.runtime.artifact_file import Entries, read_entries
 from speccc.runtime.controller import AdaptiveController
 from speccc.runtime.devices.cpu import cores
-from speccc.runtime.devices.vulkan_launches import SOFTWARE_DEVICE, code_entries, read_launches
 from speccc.runtime.drafter import Drafter
 from speccc.runtime.generate import Generation, collect
 from speccc.runtime.generate import generate as run_generate
@@ -164,22 +163,18 @@ class Model:
         )
 
     def _device_session(self, context: int, threads: int | None) -> StepSession:
-        from speccc.runtime.devices.vulkan_session import VulkanSession
+        from speccc.device_step import open_session
 
         data = self._entries.data
-        launches = read_launches(data, str(self.path))
-        if launches.device == SOFTWARE_DEVICE:
-            constants = data["weights"].size + data["vectors"].size
-            check_fits(self._spec, constants, context, threads or cores())
-        return VulkanSession(
+        return open_session(
             self._spec,
-            launches,
-            [bytes(data[name]) for name in code_entries(launches)],
+            data,
             data["weights"],
             data["vectors"].view(np.float32),
             context=context,
             threads=threads,
             splits=self._facts.splits,
+            where=str(self.path),
         )
 
     def stream(

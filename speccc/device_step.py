@@ -18,24 +18,32 @@ from speccc.ir.expr import Expr, Var
 from speccc.ir.plan import Plan, size_of
 from speccc.ir.types import DTYPES
 from speccc.kernel_cache import open_kernel_cache
+from speccc.memory_plan import check_fits
 from speccc.passes.plan_memory import Arena
-from speccc.runtime.devices.vulkan_home import need_vulkan
+from speccc.runtime.cores import cores
+from speccc.runtime.devices.vulkan_home import find_vulkan, need_vulkan
 from speccc.runtime.devices.vulkan_launches import (
     ARENA,
     FILE,
     FOLDER,
     SCRATCH,
     SOFTWARE_DEVICE,
+    code_entries,
+    read_launches,
     scratch_bytes,
     sealed_code,
 )
+from speccc.runtime.devices.vulkan_session import Array, VulkanSession
 from speccc.runtime.devices.vulkan_worker import VulkanWorker
+from speccc.runtime.rows import Splits
+from speccc.runtime.session import StepSpec
 from speccc.runtime.step_spec import SCRATCH as SCRATCH_TYPES
 from speccc.targets.base import Launch, LaunchLoop, Place, RenderedPlan, Source
 from speccc.targets.cpu.built import Signature
 from speccc.targets.devices import profile, profile_names
 from speccc.targets.registry import target
 from speccc.targets.vulkan.target import VulkanTarget
+from speccc.verify_cost import VerifyTable, measure
 
 WEIGHTS_MOST = 2**31 - 1
 """Kernels find a byte of the weights by a signed 32-bit number."""
@@ -132,6 +140,51 @@ def build_device_step(
         sizes=tuple(v.name for v in rendered.sizes),
     )
     return DeviceStep(signature, entries)
+
+
+def open_session(
+    spec: StepSpec,
+    entries: Mapping[str, Any],
+    weights: Array,
+    vectors: Array,
+    *,
+    context: int,
+    threads: int | None = None,
+    splits: Splits | None = None,
+    where: str = "",
+) -> VulkanSession:
+    """A session of an artifact's step on the device here; its errors are those of the session."""
+    launches = read_launches(entries, where)
+    if launches.device == SOFTWARE_DEVICE:
+        check_fits(spec, weights.nbytes + vectors.nbytes, context, threads or cores())
+    code = [bytes(entries[name]) for name in code_entries(launches)]
+    return VulkanSession(
+        spec, launches, code, weights, vectors, context=context, threads=threads, splits=splits
+    )
+
+
+def measured_here(
+    device: VulkanTarget,
+    spec: StepSpec,
+    entries: Mapping[str, Any],
+    weights: Array,
+    vectors: Array,
+    room: int,
+) -> VerifyTable | None:
+    """T(m) on the device here; None where there is none, or another than was compiled for.
+
+    A software device is not measured: it is there to try things, and takes a minute for it.
+    """
+    if device.software or find_vulkan() is None:
+        return None
+    try:
+        session = open_session(spec, entries, weights, vectors, context=room)
+    except UnsupportedError:
+        return None
+    try:
+        return measure(session, room)
+    finally:
+        session.close()
 
 
 def _code(device: VulkanTarget, source: Source) -> bytes:

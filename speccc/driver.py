@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from speccc.build_step import build_step
-from speccc.device_step import DeviceStep, build_device_step, device_target
+from speccc.device_step import DeviceStep, build_device_step, device_target, measured_here
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.build_llama import build_llama, weight_types
 from speccc.ir.expr import Expr, Var
@@ -260,10 +260,29 @@ def _weight_bytes(lowered: Lowered) -> int:
 
 def _measure(made: _Made, times: _Times, tell: Progress) -> VerifyTable | None:
     """T(m) of the step just built, where this machine can run it; from the cache if it is known."""
-    if not made.options.measure or made.device is not None or not runs_here(made.isa):
+    if not made.options.measure or (made.device is None and not runs_here(made.isa)):
         return None
     tell("measure", 0, 1)
     room = min(CONTEXT, made.source.config.context_length)
+    subject, step = made.front.subject, made.step
+    table = (
+        _measure_cpu(made, room)
+        if made.device is None
+        else measured_here(
+            made.device,
+            parse_step(step),
+            made.built.entries,
+            subject.weights,
+            subject.vectors,
+            room,
+        )
+    )
+    times.lap("measure")
+    tell("measure", 1, 1)
+    return table
+
+
+def _measure_cpu(made: _Made, room: int) -> VerifyTable:
     subject, step = made.front.subject, made.step
 
     def anew() -> VerifyTable:
@@ -274,10 +293,7 @@ def _measure(made: _Made, times: _Times, tell: Progress) -> VerifyTable | None:
         return measure(session, room)
 
     keys = verify_keys(made.built.library, step, subject.nbytes, made.isa.name, cores(), room)
-    table = known_or_measured(keys, anew)
-    times.lap("measure")
-    tell("measure", 1, 1)
-    return table
+    return known_or_measured(keys, anew)
 
 
 def final_graph(

@@ -28,7 +28,13 @@ from table_session import ScriptedDrafter
 from test_numerics import PlanSession, tokens_of
 
 from speccc.api import Model, load
-from speccc.device_step import WEIGHTS_MOST, build_device_step, device_target, profile_of_device
+from speccc.device_step import (
+    WEIGHTS_MOST,
+    build_device_step,
+    device_target,
+    measured_here,
+    profile_of_device,
+)
 from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError, UnsupportedError
 from speccc.runtime.artifact_file import read_entries, write_entries
@@ -334,7 +340,11 @@ def test_any_other_document_is_refused_in_one_line(data: st.DataObject) -> None:
 
 def test_a_device_without_the_instruction_is_refused() -> None:
     """An artifact for RDNA 3: its matrices are 16x16x16, its subgroups of 32."""
-    model = unmeasured(_file(NAMES[0]), target="vulkan:rdna3")
+    target = device_target("vulkan:rdna3")
+    model = unmeasured(_file(NAMES[0]), target=target.name)
+    data = model._entries.data
+    vectors = data["vectors"].view(np.float32)
+    assert measured_here(target, model._spec, data, data["weights"], vectors, 64) is None
     with pytest.raises(UnsupportedError, match="subgroups of 32, which llvmpipe"):
         model.session(context=64)
     launches = read_launches(model._entries.data, "")
@@ -363,13 +373,15 @@ def test_a_bare_target_is_the_device_here() -> None:
     assert {d: profile_of_device(d, is_cpu=False) for d in known} == known
 
 
-def test_the_target_of_any_device_needs_no_matrix() -> None:
+def test_the_target_of_any_device_needs_no_matrix(tmp_path: Path) -> None:
     """Its dots are exact. It trusts the device's fma, which here rounds twice: a class of its own.
 
     Rounding may turn a code of an activation into the next one, by 1/127 of the largest.
     """
-    which = NAMES[0]
-    model = unmeasured(_file(which), target="vulkan:any")
+    which, path = NAMES[0], tmp_path / "m.speccc"
+    compile_to(_file(which), path, CompileOptions(target="vulkan:any"))
+    model = load(path)
+    assert set(map(int, model.manifest["verify_ms"])) >= {1, 2, 4, 8, 16}
     launches = read_launches(model._entries.data, "")
     assert launches.matrix is None
     assert {k.subgroup for k in launches.kernels} == {0}
