@@ -17,8 +17,10 @@ from triton_driver import InterpretedModel
 
 from speccc.emit import EmitOptions, read_model
 from speccc.runtime.controller import FixedController
+from speccc.runtime.devices.gpu_step import BARRIER, LATE, DeviceError
 from speccc.runtime.generate import Generation, collect, generate
 from speccc.targets.registry import target
+from speccc.targets.triton import step
 from speccc.targets.triton.target import TritonTarget
 
 SPEC = Spec(Tiny(seed=8, hidden=32, heads=2, kv_heads=1, ffn=64, layers=2), "q4_1")
@@ -71,6 +73,17 @@ def test_a_model_generates(model: InterpretedModel, tmp_path: Path) -> None:
         assert done.stats.rounds < COUNT
         # One launch is one step.
         assert fewer < launches <= COUNT + 1
+
+
+def test_a_step_whose_workers_did_not_meet_has_no_result(model: InterpretedModel) -> None:
+    """The session sees the word that the kernel sets."""
+    assert (BARRIER, LATE) == (step.BARRIER, step.LATE)
+    session, driver = model.session()
+    session.forward([1])
+    barrier = next(a for (_, _, kind), a in driver.views.items() if kind == "*i64")
+    barrier[LATE] = 1
+    with pytest.raises(DeviceError, match="did not meet"):
+        session.forward([2])
 
 
 def test_rows_alone_and_together(model: InterpretedModel, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import test_numerics
-from cpu_rig import Spec, same_bits
+from cpu_rig import Spec, golden, same_bits, single
 from emulation.require import require
 from emulation.triton_interpret import TritonMachine
 from models import Tiny
@@ -16,8 +16,9 @@ from test_numerics import PlanSession, tokens_of
 from triton_rig import Array, Stepper, rendered, stepped
 
 from speccc.ir.expr import Var
-from speccc.ir.plan import Plan, Role, run_plan
-from speccc.ir.tile import Buf
+from speccc.ir.plan import Loop, Plan, Role, run_plan
+from speccc.ir.tile import Buf, Kernel
+from speccc.runtime.rows import chain
 from speccc.targets.triton.schedule import Shape
 from speccc.targets.triton.step import LATE, SPINS
 
@@ -25,12 +26,16 @@ SMALL = Tiny(seed=7, hidden=32, heads=2, kv_heads=1, ffn=64)
 # Every format of a matrix and of the cache, tied and untied heads, a loop over two layers or none.
 SPECS = {
     "q4_0, kv f16": Spec(SMALL, "q4_0"),
-    "q4_1, kv i8": Spec(Tiny(seed=2, hidden=64, heads=4, kv_heads=2, ffn=96), "q4_1", "i8"),
+    "q4_1, kv i8": Spec(
+        Tiny(seed=2, hidden=64, heads=4, kv_heads=2, ffn=96, layers=1), "q4_1", "i8"
+    ),
     "q8_0, kv f32": Spec(Tiny(seed=3, hidden=32, heads=2, ffn=32, tied=False), "q8_0", "f32"),
     "f16, kv i8": Spec(Tiny(seed=4, hidden=32, heads=2, ffn=32, layers=1), "f16", "i8"),
     "bf16, kv f16": Spec(Tiny(seed=5, hidden=32, heads=2, ffn=32, layers=1), "bf16"),
     "f32, kv f16": Spec(Tiny(seed=6, hidden=32, heads=2, ffn=32, layers=1), "f32"),
 }
+THIRDS = Shape(units=2, fill=2)
+"""Leaves three tiles of the six panels of a row."""
 Bufs = Mapping[Buf, Array]
 Sizes = Mapping[Var, int]
 
@@ -132,3 +137,42 @@ def test_texts_are_deterministic(tmp_path: Path) -> None:
     assert texts[0].startswith("# plan step for the interpreter: tiles to 64x8")
     for name in ("attn_q_k_v", "ffn_gate_up", "ffn_down", "for layer in range(0, 2):"):
         assert name in texts[0]
+
+
+def test_every_phase_by_three_workers(machine: TritonMachine, tmp_path: Path) -> None:
+    """Each phase alone needs no barrier between workers: they deal its units out, as golden's do.
+
+    Each is run on what golden left after the phases before it.
+    """
+    session = PlanSession(SPECS["q4_1, kv i8"], tmp_path, slots=32)
+    tokens = tokens_of(SPECS["q4_1, kv i8"].tiny, 8)
+    session.forward(tokens[:3])
+    plan = session.lowered.plan
+    sizes = {
+        v: {"m": 5, "head_rows": 5, "length": 3}.get(v.name, n) for v, n in session.sizes.items()
+    }
+    session.sizes = sizes
+    arrays = {
+        b.buf: np.zeros(session.shape(b.buf), b.buf.dtype.numpy) for b in plan.bufs
+    } | session.kept
+    for b in plan.by_role(Role.INPUT):
+        arrays[b] = given(b.name, tokens[3:]).astype(np.int32)
+    for step in plan.body:
+        kernels = step.body if isinstance(step, Loop) else (step,)
+        for kernel in kernels:
+            assert isinstance(kernel, Kernel)
+            scalars = {v: sizes.get(v, 0) for v in kernel.scalars}
+            alone, before = single((kernel,)), {b: arrays[b] for b in kernel.bufs}
+            after = stepped(machine, rendered(alone, THIRDS), before, scalars, workers=3)
+            expected = golden(alone, before, scalars, workers=3)
+            for b in kernel.bufs:
+                assert same_bits(after[b], expected[b]), f"{kernel.name}: {b.name} differs"
+            arrays |= expected
+
+
+def given(name: str, tokens: list[int]) -> Array:
+    """The inputs of a chain after three tokens."""
+    depth, path = chain(len(tokens), 64)
+    return {"tokens": np.asarray(tokens), "positions": 3 + depth, "depth": depth, "path": path}[
+        name
+    ]

@@ -85,8 +85,9 @@ class InterpretedDriver:
         assert threads == 32 * kernel.warps
         names = list(kernel.signature)
         assert len(names) == len(buffers) + len(scalars)
-        args: dict[str, Array | int | float | bool] = dict(zip(names[len(buffers) :], scalars))
-        for name, part in zip(names, buffers, strict=False):
+        args: dict[str, Array | int | float | bool] = {}
+        args |= zip(names[len(buffers) :], scalars, strict=True)
+        for name, part in zip(names[: len(buffers)], buffers, strict=True):
             args[name] = self._view(part, kernel.signature[name])
         self.machine.run(kernel.source, kernel.name, (groups,), args)
         self.launched += 1

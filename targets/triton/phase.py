@@ -17,6 +17,8 @@ from speccc.targets.triton.schedule import Shape
 from speccc.targets.triton.statements import block, chunks, units_at_once
 from speccc.targets.triton.writer import Writer
 
+CALLED = "@triton.jit(noinline=True)"
+"""Phases stay functions: inlined, what each computes ahead would take registers from all others."""
 ALIGN = 64
 """Elements: what a worker has of its own starts on a line of the cache."""
 
@@ -60,7 +62,7 @@ def render_phase(kernel: Kernel, name: str, shape: Shape, bounds: Mapping[Var, i
     params += [str(w.env[v]) for v in scalars]
     params += [*(f"own_{t}" for t in own), "worker", "workers"]
     lines = "\n".join(w.lines)
-    text = f"@triton.jit\ndef {name}({', '.join(params)}):\n{lines}\n"
+    text = f"{CALLED}\ndef {name}({', '.join(params)}):\n{lines}\n"
     return Phase(name, text, kernel.bufs, scalars, own)
 
 
