@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from speccc import knobs
+from speccc.errors import InputError
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 COMPLETE = ".speccc-complete"
@@ -33,9 +34,20 @@ class SystemRoot:
 
 
 def vulkan_root() -> SystemRoot | None:
-    """The tree for Vulkan: the one SPECCC_VULKAN_ROOT names or the usual one, if it is complete."""
-    path = knobs.VULKAN_ROOT.get() or _usual()
-    return SystemRoot(path) if (path / COMPLETE).exists() else None
+    """The tree for Vulkan: the one SPECCC_VULKAN_ROOT names, else the usual one if there is one.
+
+    InputError when the one that is named is not whole.
+    """
+    named = knobs.VULKAN_ROOT.get()
+    path = named or _usual()
+    if (path / COMPLETE).exists():
+        return SystemRoot(path)
+    if named is None:
+        return None
+    raise InputError(
+        f"is no whole Vulkan tree; unset {knobs.VULKAN_ROOT.name} or run .ci/vulkan-root",
+        where=str(named),
+    )
 
 
 def _usual() -> Path:

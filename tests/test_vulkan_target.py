@@ -21,7 +21,7 @@ from proof_program import inputs, proof_program
 from tile_gen import SIZES, Program, dots, elementwise, matmuls, reductions
 
 from speccc.driver import CompileOptions, _bounds, _Times, final_graph
-from speccc.errors import UnsupportedError
+from speccc.errors import InputError, UnsupportedError
 from speccc.ir import expr as ex
 from speccc.ir.expr import Apply, Expr, Fn, LoadBytes, Var
 from speccc.ir.fragment import FragmentKernel, LaneFold, LaneMap, Workgroup, shared_bytes, walk
@@ -36,8 +36,10 @@ from speccc.passes import scaled_dot_to_lanes
 from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.lower_graph import Lowered, LowerGraph
 from speccc.passes.plan_memory import PlanMemory
-from speccc.targets.base import RenderedPlan, Source
+from speccc.system_root import vulkan_root
+from speccc.targets.base import RenderedPlan, Source, ToolMissingError
 from speccc.targets.devices import profile, profile_names
+from speccc.targets.glsl_build import find_glsl_tools
 from speccc.targets.launch_plan import launches_per_step
 from speccc.targets.spirv import opcode_counts
 from speccc.targets.vulkan.glsl_prelude import Fma
@@ -224,6 +226,28 @@ def test_every_kernel_builds_for_every_profile(home: VulkanHome, name: str) -> N
             quantized = source.name in ("attn_q_k_v", "attn_output", "ffn_gate_up", "ffn_down")
             assert (counts[DOT_OPCODE] > 0) >= quantized, source.name
             assert (counts[MATRIX_OPCODE] > 0) >= (quantized and target.shape is not None)
+
+
+def test_a_root_that_is_not_whole_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only when it was asked for: without a tree in the usual place the system's own serves."""
+    monkeypatch.setenv("SPECCC_VULKAN_ROOT", str(tmp_path))
+    with pytest.raises(InputError, match=r"is no whole Vulkan tree; unset SPECCC_VULKAN_ROOT"):
+        find_glsl_tools()
+    monkeypatch.delenv("SPECCC_VULKAN_ROOT")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert vulkan_root() is None
+    (tmp_path / "speccc/vulkan-root").mkdir(parents=True)
+    (tmp_path / "speccc/vulkan-root/.speccc-complete").touch()
+    root = vulkan_root()
+    assert root is not None
+    assert root.command(Path("x"))[-1] == "x"
+
+
+def test_without_glslang_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("speccc.targets.vulkan.target.find_glsl_tools", lambda: None)
+    build = VulkanTarget(profile("vulkan:lavapipe")).stages()["spv"]
+    with pytest.raises(ToolMissingError, match="apt install glslang-tools spirv-tools"):
+        build(Source("kernel", "comp", "main", ""))
 
 
 def test_profiles_differ_in_their_instruction() -> None:
