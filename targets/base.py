@@ -56,6 +56,8 @@ class Launch:
     """One kernel launch: which source, its buffers in binding order, its scalars in order.
 
     A kernel takes all its buffers first (scratch among them), then its scalars, each a `scalar`.
+    Vulkan has the plan's sizes in a uniform buffer at the next binding, each at four times its
+    number among them, so that recorded launches can be replayed; a loop's variable is pushed.
     """
 
     source: str
