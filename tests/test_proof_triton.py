@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from cpu_rig import golden, same_bits, single
@@ -71,3 +72,19 @@ def test_rocm_code(arch: str) -> None:
     facts = kernel_facts({"amdgcn": built.text.encode()})
     assert facts.instructions.get(ROCM_WORDS[arch], 0) > 0
     assert facts.registers
+
+
+def test_a_wrong_scale_layout_shows(machine: TritonMachine) -> None:
+    """Minima read where scales are, and scales where minima are: other bits."""
+    p = proof_program(64, 48, widths=(8, 1))
+    plan, arrays = single((p.kernel,)), inputs(p, 3)
+    text = rendered(plan)
+    scales, minima = " + 256)", " + 288)"
+    assert scales in text.kernel.source
+    assert minima in text.kernel.source
+    marked = text.kernel.source.replace(scales, "<scales>").replace(minima, scales)
+    swapped = marked.replace("<scales>", minima)
+    wrong = replace(text, kernel=replace(text.kernel, source=swapped))
+    expected = golden(plan, arrays, {p.m: 3})[p.y]
+    assert same_bits(stepped(machine, text, arrays, {p.m: 3})[p.y], expected)
+    assert not same_bits(stepped(machine, wrong, arrays, {p.m: 3})[p.y], expected)

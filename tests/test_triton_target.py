@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from cpu_rig import Spec, model_file, single
+from golden_text import check_golden
 from models import Tiny
 from proof_program import proof_program
 
@@ -109,3 +111,17 @@ def test_what_has_no_form_is_named() -> None:
     plan = single((Kernel("odd", p.kernel.bufs, p.kernel.scalars, body),))
     why = target("cuda:sm_90").unsupported(plan)
     assert why == "triton: no form of ScaledDot of 6 bit codes"
+
+
+GOLDEN = ("ffn_down", "attn_softmax", "step")
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("chip", ["cuda:sm_90", "rocm:gfx942"])
+def test_golden_texts(name: str, chip: str, front: Front, request: pytest.FixtureRequest) -> None:
+    """A product, a reduction and the loop over layers, to be read."""
+    text = rendered(front, chip)[1].sources[0].text
+    parts = re.split(r"(?=@triton\.jit)", text)
+    (found,) = [p for p in parts if f"def {name}(" in p]
+    backend = chip.partition(":")[0]
+    check_golden(f"triton/{backend}_{name}.py.txt", found.rstrip() + "\n", request)
