@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 from emulation.metal_stand_in import MetalStandIn
@@ -44,9 +45,11 @@ def launched(
     *,
     groups: int = 2,
     order: int = 0,
+    files: Mapping[str, Path] | None = None,
 ) -> dict[Buf, Array]:
-    """The buffers after one launch; SCRATCH is undefined before it."""
+    """The buffers after one launch; SCRATCH is undefined before it. `files` hold some, by name."""
     given, undefined = [], []
+    held = {n: files[b.name] for n, b in enumerate(text.buffers) if files and b.name in files}
     for n, buf in enumerate(text.buffers):
         if buf not in bufs:
             undefined.append(n)
@@ -62,5 +65,6 @@ def launched(
         simdgroups=text.group.subgroups,
         undefined=undefined,
         order=order,
+        files=held,
     )
     return dict(zip(text.buffers, out[: len(text.buffers)], strict=True))

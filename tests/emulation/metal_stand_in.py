@@ -11,7 +11,7 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ NUMBERS = {
     "threadgroup_position_in_grid": "group",
     "threadgroups_per_grid": "groups",
 }
+DEFINED, UNDEFINED, CONSTANT, FILE = range(4)
 TIMEOUT_S = 120.0
 
 
@@ -81,35 +82,37 @@ class MetalStandIn:
         simdgroups: int,
         undefined: Collection[int] = (),
         order: int = 0,
+        files: Mapping[int, Path] | None = None,
     ) -> list[Array]:
         """The buffers afterwards; the kernel's sizes are one of them, an array of i32.
 
-        `undefined` numbers buffers whose contents may not be read before they are written. `order`
-        of the invocations between barriers: 0 from the first, 1 from the last, else a shuffle's
-        seed. StandInError says what the kernel did wrong.
+        `undefined` numbers buffers whose contents may not be read before they are written; `files`
+        have the contents of constant ones. `order` of the invocations between barriers: 0 from the
+        first, 1 from the last, else a shuffle's seed. StandInError says what the kernel did wrong.
         """
-        given = [np.ascontiguousarray(b) for b in buffers]
+        given, held = [np.ascontiguousarray(b) for b in buffers], files or {}
+        params = _bound(text, entry, len(given))
+        kinds = [p.buffer_kind(p.number in undefined, p.number in held) for p in params]
         head = struct.pack("<4i", groups, simdgroups, order, len(given))
-        head += b"".join(struct.pack("<qi", b.nbytes, n in undefined) for n, b in enumerate(given))
-        command = [str(self.program(text, entry)), *_names(text, entry, len(given))]
-        data = head + b"".join(b.tobytes() for b in given)
+        sizes = (struct.pack("<qi", b.nbytes, k) for b, k in zip(given, kinds, strict=True))
+        names = (f"{p.name}:{held.get(n, '')}" for n, p in enumerate(params))
+        command = [str(self.program(text, entry)), *names]
+        piped = (b.tobytes() for b, k in zip(given, kinds, strict=True) if k != FILE)
+        data = b"".join((head, *sizes, *piped))
         done = subprocess.run(
             command, input=data, capture_output=True, timeout=TIMEOUT_S, check=False
         )
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip()
             raise StandInError(f"{entry}: {said or f'exit status {done.returncode}'}")
-        ends = np.cumsum([b.nbytes for b in given])
-        parts = (done.stdout[end - b.nbytes : end] for b, end in zip(given, ends, strict=True))
-        return [
-            np.frombuffer(part, b.dtype).reshape(b.shape).copy()
-            for part, b in zip(parts, given, strict=True)
-        ]
+        return _afterwards(done.stdout, given, kinds)
 
     def _runner(self) -> Path:
         out = self.folder / "threadgroup.o"
         if not out.exists():
-            self._compile("-O2", "-c", str(HERE / "threadgroup.cpp"), "-o", str(out))
+            # Fortified, a jump to another fiber's stack would pass for an error.
+            source = str(HERE / "threadgroup.cpp")
+            self._compile("-O2", "-U_FORTIFY_SOURCE", "-c", source, "-o", str(out))
         return out
 
     def _compile(self, *words: str) -> None:
@@ -137,6 +140,15 @@ class Param:
     attribute: str
     number: int | None
 
+    def buffer_kind(self, undefined: bool, file: bool) -> int:
+        """As the runner numbers kinds. StandInError for a file that the kernel may write."""
+        constant = "const" in self.kind
+        if file and not constant:
+            raise StandInError(f"{self.name} is written: a file cannot hold it")
+        if constant and not undefined:
+            return FILE if file else CONSTANT
+        return UNDEFINED if undefined else DEFINED
+
 
 def parameters(text: str, entry: str) -> list[Param]:
     """What a kernel takes, in order. StandInError unless every parameter has one attribute."""
@@ -152,11 +164,24 @@ def parameters(text: str, entry: str) -> list[Param]:
     return out
 
 
-def _names(text: str, entry: str, count: int) -> list[str]:
-    bound = {p.number: p.name for p in parameters(text, entry) if p.attribute == "buffer"}
+def _bound(text: str, entry: str, count: int) -> list[Param]:
+    """The buffers by number."""
+    bound = {p.number: p for p in parameters(text, entry) if p.attribute == "buffer"}
     if sorted(n for n in bound if n is not None) != list(range(count)):
         raise StandInError(f"{entry}: takes buffers {sorted(bound)}, was given {count}")
     return [bound[n] for n in range(count)]
+
+
+def _afterwards(data: bytes, given: Sequence[Array], kinds: Sequence[int]) -> list[Array]:
+    out, at = [], 0
+    for b, kind in zip(given, kinds, strict=True):
+        if kind in (DEFINED, UNDEFINED):
+            part = np.frombuffer(data, b.dtype, b.size, at)
+            out.append(part.reshape(b.shape).copy())
+            at += b.nbytes
+        else:
+            out.append(b)
+    return out
 
 
 def _call(text: str, entry: str) -> str:

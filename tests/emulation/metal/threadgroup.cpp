@@ -5,8 +5,9 @@
 // hooks instead of that sanitizer's library.
 //
 // Standard input: int32 threadgroups, simdgroups, order, buffers; for each buffer int64 bytes and
-// int32 whether it starts out undefined; their contents. Standard output: the contents afterwards.
-// Arguments: the buffers' names. Exit status 3 and a line on standard error when the kernel errs.
+// int32 its kind; the contents of those that are given here. Standard output: the contents of those
+// that may be written, afterwards. Arguments: the buffers' names, a colon, and the file that holds a
+// constant one. Exit status 3 and a line on standard error when the kernel errs.
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -15,6 +16,8 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <fcntl.h>
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -39,10 +42,15 @@ constexpr int LANES = 32, STRANGER = 1 << 20, PAD = 256;
 constexpr size_t STACK = 128 << 10;
 constexpr unsigned char GARBAGE = 0x55;
 
+// What a kernel may do with a buffer: nothing is watched of one that nobody writes but its bounds.
+enum class Kind : int32_t { defined, undefined, constant, file };
+
 enum class State { ready, barrier, together, done };
 
 struct Fiber {
-    ucontext_t context;
+    ucontext_t context;  // where it begins
+    jmp_buf at;          // where it stopped: unlike a context's, such a switch asks no kernel
+    bool begun;
     State state;
     StandInCall* call;
 };
@@ -56,18 +64,18 @@ struct Touch {
 };
 
 struct Region {
-    const char* name;
+    std::string name;
     char* at;
     size_t size;
     bool shared;
-    std::vector<Touch> touches;
+    std::vector<Touch> touches;  // none of a constant
 };
 
 std::vector<Region> regions;
 std::vector<void*> buffers;
 std::vector<Fiber> fibers;
 std::vector<int> order;
-ucontext_t scheduler;
+jmp_buf scheduler;
 char* arena;
 size_t arena_size;
 int groups, group, running, owner, strangers, epoch;
@@ -88,14 +96,18 @@ const char* who(int number, char (&text)[40]) {
 }
 
 void touch(Region& region, size_t place, bool write) {
+    if (region.touches.empty()) {
+        if (write) fail("%s is constant and written at byte %zu", region.name.c_str(), place);
+        return;
+    }
     Touch& t = region.touches[place];
     if (!write && !(t.defined == -1 || t.defined == group + 1))
-        fail("%s is read at byte %zu where nothing was written", region.name, place);
+        fail("%s is read at byte %zu where nothing was written", region.name.c_str(), place);
     if (t.epoch != epoch) t.epoch = epoch, t.low = t.high = owner, t.dirty = false;
     t.low = std::min(t.low, owner), t.high = std::max(t.high, owner), t.dirty |= write;
     if (t.dirty && t.low != t.high) {
         char one[40], two[40];
-        fail("race on %s at byte %zu: %s and %s meet with no barrier", region.name, place,
+        fail("race on %s at byte %zu: %s and %s meet with no barrier", region.name.c_str(), place,
              who(t.low, one), who(t.high, two));
     }
     if (write && t.defined != -1) t.defined = group + 1;
@@ -103,8 +115,8 @@ void touch(Region& region, size_t place, bool write) {
     t.group_low = std::min(t.group_low, group), t.group_high = std::max(t.group_high, group);
     t.group_dirty |= write;
     if (t.group_dirty && t.group_low != t.group_high)
-        fail("race on %s at byte %zu: threadgroups %d and %d meet", region.name, place, t.group_low,
-             t.group_high);
+        fail("race on %s at byte %zu: threadgroups %d and %d meet", region.name.c_str(), place,
+             t.group_low, t.group_high);
 }
 
 void watch(const void* address, size_t size, bool write) {
@@ -121,8 +133,16 @@ void watch(const void* address, size_t size, bool write) {
 
 void stop(State why) {
     fibers[running].state = why;
-    swapcontext(&fibers[running].context, &scheduler);
+    if (_setjmp(fibers[running].at) == 0) _longjmp(scheduler, 1);
     owner = running;
+}
+
+// Runs a fiber until it stops.
+__attribute__((noinline)) void enter(Fiber& fiber) {
+    if (_setjmp(scheduler) != 0) return;
+    if (fiber.begun) _longjmp(fiber.at, 1);
+    fiber.begun = true;
+    setcontext(&fiber.context);
 }
 
 void start() {
@@ -137,6 +157,7 @@ void prepare(Fiber& fiber, char* stack) {
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, start, 0);
     fiber.state = State::ready;
+    fiber.begun = false;
 }
 
 bool all(State state) {
@@ -148,7 +169,7 @@ void round(int how) {
     for (int n : order) {
         if (fibers[n].state != State::ready) continue;
         running = owner = n;
-        swapcontext(&scheduler, &fibers[n].context);
+        enter(fibers[n]);
     }
 }
 
@@ -173,24 +194,37 @@ template <class T> T take() {
     return value;
 }
 
+char* mapped(const char* path, size_t size) {
+    int file = open(path, O_RDONLY);
+    void* at = file < 0 ? MAP_FAILED : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+    if (at == MAP_FAILED) fail("%s cannot be read", path);
+    return static_cast<char*>(at);
+}
+
 void take_buffers(int count, char** names) {
-    std::vector<std::pair<int64_t, int32_t>> given;
+    std::vector<std::pair<int64_t, Kind>> given;
     arena_size = PAD;
     for (int n = 0; n < count; ++n) {
         int64_t size = take<int64_t>();
-        given.emplace_back(size, take<int32_t>());
-        arena_size += (size + 63) / 64 * 64 + PAD;
+        given.emplace_back(size, take<Kind>());
+        if (given[n].second != Kind::file) arena_size += (size + 63) / 64 * 64 + PAD;
     }
     arena = static_cast<char*>(aligned_alloc(64, (arena_size + 63) / 64 * 64));
     memset(arena, GARBAGE, arena_size);
     char* at = arena + PAD;
     for (int n = 0; n < count; ++n) {
-        auto [size, undefined] = given[n];
-        if (size && fread(at, size, 1, stdin) != 1) fail("the input ends early");
-        regions.push_back({names[n], at, size_t(size), false, std::vector<Touch>(size)});
-        for (Touch& t : regions.back().touches) t.defined = undefined ? 0 : -1;
-        buffers.push_back(at);
-        at += (size + 63) / 64 * 64 + PAD;
+        auto [size, kind] = given[n];
+        std::string name = names[n], path = name.substr(name.find(':') + 1);
+        name.resize(name.find(':'));
+        bool watched = kind == Kind::defined || kind == Kind::undefined;
+        char* place = kind == Kind::file ? mapped(path.c_str(), size) : at;
+        if (kind != Kind::file) {
+            if (size && fread(at, size, 1, stdin) != 1) fail("the input ends early");
+            at += (size + 63) / 64 * 64 + PAD;
+        }
+        regions.push_back({name, place, size_t(size), false, std::vector<Touch>(watched ? size : 0)});
+        for (Touch& t : regions.back().touches) t.defined = kind == Kind::undefined ? 0 : -1;
+        buffers.push_back(place);
     }
 }
 
@@ -243,6 +277,6 @@ int main(int, char** argv) {
     void* stacks = mmap(nullptr, invocations * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (stacks == MAP_FAILED) fail("no memory for %d fibers", invocations);
     for (group = 0; group < groups; ++group) run_group(how, static_cast<char*>(stacks));
-    for (int n = 0; n < count; ++n) fwrite(regions[n].at, 1, regions[n].size, stdout);
+    for (int n = 0; n < count; ++n) fwrite(regions[n].at, 1, regions[n].touches.size(), stdout);
     return 0;
 }
