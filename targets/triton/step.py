@@ -17,9 +17,9 @@ from speccc.ir.expr import Var
 from speccc.ir.plan import Loop, Plan, Step, phases
 from speccc.ir.tile import Buf, Kernel
 from speccc.targets.triton.expr import POINTERS, helpers
+from speccc.targets.triton.names import Names
 from speccc.targets.triton.phase import Phase, render_phase
 from speccc.targets.triton.schedule import Shape
-from speccc.targets.triton.writer import RESERVED
 from speccc.targets.triton_build import TritonKernel
 
 BARRIER = "grid_barrier"
@@ -62,26 +62,12 @@ class StepText:
     args: Mapping[Buf | Var, str]
 
 
-@dataclass
-class _Names:
-    taken: set[str]
-
-    def give(self, wanted: str) -> str:
-        """The name, numbered if something else has it."""
-        name, n = wanted, 0
-        while name in self.taken:
-            n += 1
-            name = f"{wanted}_{n}"
-        self.taken.add(name)
-        return name
-
-
 def render_step(
     plan: Plan, bufs: tuple[Buf, ...], shape: Shape, bounds: Mapping[Var, int], device: str
 ) -> StepText:
     """The text of a plan for `device`. UnsupportedError names what has no form."""
-    names = _Names({*RESERVED, BARRIER, "goal"})
-    entry = names.give(plan.name)
+    names = Names()
+    entry, _ = names.give(plan.name), names.give(BARRIER)
     args: dict[Buf | Var, str] = {b: names.give(b.name) for b in bufs}
     args |= {v: names.give(v.name) for v in plan.sizes}
     done: dict[Kernel, Phase] = {}
@@ -137,7 +123,7 @@ def _body(
     body: tuple[Step, ...],
     done: Mapping[Kernel, Phase],
     args: dict[Buf | Var, str],
-    names: _Names,
+    names: Names,
     barriers: bool,
 ) -> list[str]:
     if not barriers:
@@ -155,7 +141,7 @@ def _calls(
     body: tuple[Step, ...],
     done: Mapping[Kernel, Phase],
     args: dict[Buf | Var, str],
-    names: _Names,
+    names: Names,
     barriers: bool,
 ) -> list[str]:
     """A call for each phase, and a barrier after it."""

@@ -16,10 +16,9 @@ from speccc.ir.fragment import loads
 from speccc.ir.tile import Buf, Dot, Map, Reduce, ScaledDot, Stmt
 from speccc.passes.clip_rows import RowClip
 from speccc.targets.triton.expr import Held, Scope, Tiled, address, pointer, render, step_of
+from speccc.targets.triton.names import Names
 from speccc.targets.triton.registers import Choices, expressions, memory_reads
 from speccc.targets.triton.schedule import Shape
-
-RESERVED = ("tl", "triton", "exp", "rint", "meet", "worker", "workers", "float", "range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Writer:
     bases: dict[Buf, str] = field(default_factory=dict)
     held: dict[Buf, Held] = field(default_factory=dict)
     moving: dict[Expr, str] = field(default_factory=dict)
-    used: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RESERVED, 1))
+    names: Names = field(default_factory=Names)
     read: set[Var] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     hazards: Hazards = field(default_factory=Hazards)
@@ -92,9 +91,7 @@ class Writer:
 
     def name(self, wanted: str) -> str:
         """A name nothing else has."""
-        n = self.used.get(wanted, 0)
-        self.used[wanted] = n + 1
-        return wanted if n == 0 else self.name(f"{wanted}_{n}")
+        return self.names.give(wanted)
 
     def let(self, wanted: str, value: str) -> str:
         """A new name for a value."""
