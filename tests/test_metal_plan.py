@@ -14,6 +14,7 @@ from cpu_rig import Spec, model_file, same_bits
 from emulation.metal_stand_in import MetalStandIn, stand_in
 from emulation.require import require
 from fragment_rig import Array
+from golden_text import check_golden
 from metal_rig import launched, lowered, rendered
 from metal_step import MetalModel
 from models import Tiny
@@ -179,3 +180,13 @@ def test_a_compilers_version_is_in_the_fingerprint(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metal_target, "metal_version", lambda: "Apple metal version 1")
     others = (METAL, target("metal:m4max"), replace(METAL, few=1), replace(METAL, matrix=False))
     assert len({here, *(t.fingerprint() for t in others)}) == 5
+
+
+@pytest.mark.parametrize("name", ["ffn_down", "attn_softmax"])
+def test_golden_texts(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A product and a reduction, to be read."""
+    front = front_of(SPECS["q4_1, kv f16"], tmp_path)
+    sources = METAL.render(front.plan, front.arena, front.bounds).sources
+    (text,) = (s.text for s in sources if s.name == name)
+    assert text.startswith(f"// {name} for Metal, metal:m4, ")
+    check_golden(f"metal/{name}.metal", text, request)

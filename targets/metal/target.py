@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import Var
@@ -77,7 +77,8 @@ class MetalTarget:
         return render_plan(self.name, "metal", plan, arena, self._text)
 
     def _text(self, kernel: Kernel) -> KernelText:
-        return render_kernel(self.lowering.run(kernel), MSL)
+        named = replace(MSL, title=f"Metal, {self.name}")
+        return render_kernel(self.lowering.run(kernel), named)
 
     def stages(self) -> Mapping[str, Callable[[Source], bytes]]:
         """A Metal library, on a Mac; a device can compile the text itself, too."""

@@ -1,0 +1,251 @@
+// ffn_down for Metal, metal:m4, f16*f16->f32 8x8x8, 2 subgroups of 32.
+// sha256 of what follows: 5718ba5715d969d4
+#include <metal_stdlib>
+#include <metal_simdgroup_matrix>
+#pragma METAL fp math_mode(safe)
+#pragma METAL fp contract(off)
+using namespace metal;
+
+constant int INVOCATIONS = 64;
+constant int SUBGROUPS = 2;
+constant int M = 8, N = 8, K = 8;
+
+struct Sizes {
+    int m;
+    int length;
+    int slots;
+    int tiles;
+    int weight_bytes;
+    int vector_elements;
+};
+
+// a * b + c, rounded once.
+static inline float fma_ir(float a, float b, float c) {
+    return fma(a, b, c);
+}
+
+// The sum of the products of four pairs of signed bytes.
+static inline int dot4_ir(int a, int b) {
+    char4 x = as_type<char4>(a), y = as_type<char4>(b);
+    return int(x.x) * int(y.x) + int(x.y) * int(y.y) + int(x.z) * int(y.z) + int(x.w) * int(y.w);
+}
+
+// e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
+static inline float exp_ir(float x) {
+    float held = max(min(x, 88.0f), -87.0f);
+    float whole = rint(held * 1.4426950216293335f);
+    float r = fma_ir(whole, -0.693359375f, held);
+    r = fma_ir(whole, 0.00021219444170128554f, r);
+    float p = 0.00019875691214110702f;
+    p = fma_ir(p, r, 0.001398199936375022f);
+    p = fma_ir(p, r, 0.008333452045917511f);
+    p = fma_ir(p, r, 0.04166579619050026f);
+    p = fma_ir(p, r, 0.1666666567325592f);
+    p = fma_ir(p, r, 0.5f);
+    p = fma_ir(p, r, 1.0f);
+    p = fma_ir(p, r, 1.0f);
+    float scaled = p * as_type<float>((int(whole) + 127) << 23);
+    return x < -87.0f ? 0.0f : scaled;
+}
+
+// Exact for the smallest halves too, which a device may flush to zero.
+static inline float half_value(uint bits) {
+    float small = float(bits & 0x3ffu) * 5.960464477539063e-08f;
+    float large = float(as_type<half>(ushort(bits & 0x7fffu)));
+    float magnitude = (bits & 0x7c00u) == 0u ? small : large;
+    return (bits & 0x8000u) == 0u ? magnitude : -magnitude;
+}
+
+// The nearest half (ties to even), no larger than the largest, as a float.
+static inline float half_round(float x) {
+    float size = min(abs(x), 65504.0f);
+    uint bits = as_type<uint>(size);
+    bits = (bits + 0xfffu + ((bits >> 13) & 1u)) & ~0x1fffu;
+    float tiny = (size + 0.5f) - 0.5f;  // floats near 0.5 lie 2^-24 apart
+    float nearest = size < 6.103515625e-05f ? tiny : as_type<float>(bits);
+    return as_type<int>(x) < 0 ? -nearest : nearest;
+}
+
+kernel void ffn_down(
+    device const uchar* weights [[buffer(0)]],
+    device const float* attn_output_5 [[buffer(1)]],
+    device const float* ffn_gate_up_6 [[buffer(2)]],
+    device float* ffn_down_7 [[buffer(3)]],
+    device char* xq [[buffer(4)]],
+    device float* xs [[buffer(5)]],
+    device int* xi [[buffer(6)]],
+    device float* xm [[buffer(7)]],
+    device float* line [[buffer(8)]],
+    constant Sizes& sizes [[buffer(9)]],
+    uint thread_number [[thread_index_in_threadgroup]],
+    uint simdgroup_number [[simdgroup_index_in_threadgroup]],
+    uint group_number [[threadgroup_position_in_grid]],
+    uint group_count [[threadgroups_per_grid]]) {
+    const int invocation = int(thread_number);
+    const int workgroup = int(group_number);
+    const int workgroups = int(group_count);
+    const int m = sizes.m;
+    const int length = sizes.length;
+    const int slots = sizes.slots;
+    const int tiles = sizes.tiles;
+    const int weight_bytes = sizes.weight_bytes;
+    const int vector_elements = sizes.vector_elements;
+    threadgroup half x_tile[256];
+    threadgroup half w_tile[512];
+    threadgroup float dots[128];
+    threadgroup int x_words[256];
+    threadgroup int lane_dots[512];
+    threadgroup float amax[1];
+    threadgroup float inverse[1];
+    threadgroup float partial[16];
+    threadgroup int partial_2[16];
+    threadgroup float acc0[128];
+    for (int r = 0; r < m; ++r) {
+        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+        for (int e = invocation; e < 160; e += INVOCATIONS) {
+            int c = e;
+            float value = ffn_gate_up_6[(r * 160) + c];
+            line[workgroup * (160) + c] = value;
+        }
+        for (int b = 0; b < 5; ++b) {
+            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+            for (int e = invocation; e < 16; e += INVOCATIONS) {
+                int lane_2 = e;
+                float total = as_type<float>(0xff800000u);
+                for (int step = 0; step < (47 - lane_2) / 16; ++step) {
+                    total = max(total, abs(line[workgroup * (160) + (b * 32) + ((step * 16) + lane_2)]));
+                }
+                partial[lane_2] = total;
+            }
+            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+            if (invocation == 0) {
+                float value = max(max(max(max(partial[0], partial[8]), max(partial[4], partial[12])), max(max(partial[2], partial[10]), max(partial[6], partial[14]))), max(max(max(partial[1], partial[9]), max(partial[5], partial[13])), max(max(partial[3], partial[11]), max(partial[7], partial[15]))));
+                amax[0] = value;
+            }
+            if (invocation == 0) {
+                float value = amax[0] / 127.0f;
+                xs[workgroup * (m * 5) + (r * 5) + b] = value;
+            }
+            if (invocation == 0) {
+                float value = (0.0f < amax[0]) ? (127.0f / amax[0]) : 0.0f;
+                inverse[0] = value;
+            }
+            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+            for (int e = invocation; e < 32; e += INVOCATIONS) {
+                int t = e;
+                char value = char(int(rint(line[workgroup * (160) + (b * 32) + t] * inverse[0])));
+                xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
+            }
+            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+            for (int e = invocation; e < 16; e += INVOCATIONS) {
+                int lane_2 = e;
+                int total = 0;
+                for (int step = 0; step < (47 - lane_2) / 16; ++step) {
+                    total = total + int(xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + ((step * 16) + lane_2))]);
+                }
+                partial_2[lane_2] = total;
+            }
+            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+            if (invocation == 0) {
+                int value = (((partial_2[0] + partial_2[8]) + (partial_2[4] + partial_2[12])) + ((partial_2[2] + partial_2[10]) + (partial_2[6] + partial_2[14]))) + (((partial_2[1] + partial_2[9]) + (partial_2[5] + partial_2[13])) + ((partial_2[3] + partial_2[11]) + (partial_2[7] + partial_2[15])));
+                xi[workgroup * (m * 5) + (r * 5) + b] = value;
+            }
+            if (invocation == 0) {
+                float value = xs[workgroup * (m * 5) + (r * 5) + b] * float(xi[workgroup * (m * 5) + (r * 5) + b]);
+                xm[workgroup * (m * 5) + (r * 5) + b] = value;
+            }
+        }
+    }
+    for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
+        for (int row_tile = 0; row_tile < (m + 7) / 8; ++row_tile) {
+            for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                int j = e % 16;
+                int i = e / 16;
+                float value = 0.0f;
+                acc0[(i * 16) + j] = value;
+            }
+            for (int few = 0; few < min(4 / min(m - (row_tile * 8), 8), 1); ++few) {
+                for (int chunk = 0; chunk < 2; ++chunk) {
+                    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+                    for (int e = invocation; e < (min(5 - (chunk * 4), 4)) * (min(m - (row_tile * 8), 8)) * 8; e += INVOCATIONS) {
+                        int q = e % 8;
+                        int i = e / 8 % (min(m - (row_tile * 8), 8));
+                        int u = e / 8 / (min(m - (row_tile * 8), 8));
+                        int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + ((((chunk * 4) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 3)]) << 24);
+                        x_words[(((u * 8) + i) * 8) + q] = value;
+                    }
+                    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+                    for (int e = invocation; e < (min(5 - (chunk * 4), 4)) * (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                        int j = e % 16;
+                        int i = e / 16 % (min(m - (row_tile * 8), 8));
+                        int u = e / 16 / (min(m - (row_tile * 8), 8));
+                        int total = 0;
+                        for (int q = 0; q < 8; ++q) {
+                            total = total + dot4_ir(x_words[(((u * 8) + i) * 8) + q], (int(uint(*(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + (((q % 4) * 64) + (j * 4))))) >> uint(int((q / 4) * 4)))) & 252645135);
+                        }
+                        lane_dots[(((u * 8) + i) * 16) + j] = total;
+                    }
+                    for (int u = 0; u < min(5 - (chunk * 4), 4); ++u) {
+                        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+                        for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                            int j = e % 16;
+                            int i = e / 16;
+                            float value = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)], fma_ir(float(lane_dots[(((u * 8) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 256) + (j * 2))))), acc0[(i * 16) + j]));
+                            acc0[(i * 16) + j] = value;
+                        }
+                    }
+                }
+            }
+            for (int many = min(4 / min(m - (row_tile * 8), 8), 1); many < 1; ++many) {
+                for (int b = 0; b < 5; ++b) {
+                    for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
+                        int t = e % 32;
+                        int j = e / 32;
+                        half value = half((int(uint(int(weights[((64256 + (panel * 1600)) + (b * 320)) + ((((t / 4) % 4) * 64) + ((j * 4) + (t % 4)))])) >> uint(int(((t / 4) / 4) * 4)))) & 15);
+                        w_tile[(j * 32) + t] = value;
+                    }
+                    for (int e = invocation; e < 8 * 32; e += INVOCATIONS) {
+                        int t = e % 32;
+                        int i = e / 32;
+                        half value = (i < min(m - (row_tile * 8), 8)) ? half(xq[workgroup * (m * 160) + (((row_tile * 8) + min(i, min(m - (row_tile * 8), 8) - 1)) * 160) + ((b * 32) + t)]) : half(0.0f);
+                        x_tile[(i * 32) + t] = value;
+                    }
+                    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+                    for (int part = int(simdgroup_number); part < 2; part += SUBGROUPS) {
+                        simdgroup_matrix<float, 8, 8> frag_c;
+                        frag_c = make_filled_simdgroup_matrix<float, 8, 8>(float(0));
+                        simdgroup_matrix<half, 8, 8> frag_a;
+                        simdgroup_load(frag_a, &x_tile[0], 32, ulong2(0, 0), false);
+                        simdgroup_matrix<half, 8, 8> frag_b;
+                        simdgroup_load(frag_b, &w_tile[(part * 8) * 32], 32, ulong2(0, 0), true);
+                        simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
+                        simdgroup_load(frag_a, &x_tile[8], 32, ulong2(0, 0), false);
+                        simdgroup_load(frag_b, &w_tile[((part * 8) * 32) + 8], 32, ulong2(0, 0), true);
+                        simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
+                        simdgroup_load(frag_a, &x_tile[16], 32, ulong2(0, 0), false);
+                        simdgroup_load(frag_b, &w_tile[((part * 8) * 32) + 16], 32, ulong2(0, 0), true);
+                        simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
+                        simdgroup_load(frag_a, &x_tile[24], 32, ulong2(0, 0), false);
+                        simdgroup_load(frag_b, &w_tile[((part * 8) * 32) + 24], 32, ulong2(0, 0), true);
+                        simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
+                        simdgroup_store(frag_c, &dots[part * 8], 16, ulong2(0, 0), false);
+                    }
+                    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+                    for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                        int j = e % 16;
+                        int i = e / 16;
+                        float value = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (b * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + b], fma_ir(float(int(dots[(i * 16) + j])), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + b] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (b * 320)) + 256) + (j * 2))))), acc0[(i * 16) + j]));
+                        acc0[(i * 16) + j] = value;
+                    }
+                }
+            }
+            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+            for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                int j = e % 16;
+                int i = e / 16;
+                float value = attn_output_5[(((row_tile * 8) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];
+                ffn_down_7[(((row_tile * 8) + i) * 96) + ((panel * 16) + j)] = value;
+            }
+        }
+    }
+}
