@@ -55,7 +55,9 @@ class Worker:
     def do_verify(self, request: Request) -> Reply:
         """Milliseconds of each of `repeat` passes over `width` tokens behind `depth` others.
 
-        A pass gives what greedy verification needs: every row's pick, or else its logits.
+        A pass gives what greedy verification needs: every row's pick, or else its logits. One more
+        goes before them untimed: it wakes the threads, while those of the engine whose turn has
+        just ended may still spin.
         """
         tokens, width, depth = request["tokens"], request["width"], request["depth"]
         if self._session is None:
@@ -64,12 +66,12 @@ class Worker:
         self._fill(session, tokens, depth)
         verify = session.pick if isinstance(session, PickSession) else session.forward
         times = []
-        for _ in range(request["repeat"]):
+        for _ in range(request["repeat"] + 1):
             begin = time.perf_counter()
             verify(tokens[depth : depth + width])
             times.append(1000 * (time.perf_counter() - begin))
             session.truncate(depth)
-        return {"ms": times}
+        return {"ms": times[1:]}
 
     def _fill(self, session: Session, tokens: list[int], depth: int) -> None:
         if session.length > depth:
