@@ -152,7 +152,7 @@ class Model:
     def _cpu_session(self, context: int, threads: int) -> CpuSession:
         weights, vectors = self._entries.data["weights"], self._entries.data["vectors"]
         check_fits(self._spec, weights.size + vectors.size, context, threads, loaded=True)
-        return CpuSession(
+        session = CpuSession(
             self._spec,
             self._entries.data["step.so"],
             weights,
@@ -161,6 +161,8 @@ class Model:
             threads=threads,
             splits=self._facts.splits,
         )
+        give_back()  # what its tables were computed in
+        return session
 
     def _device_session(self, context: int, threads: int | None) -> StepSession:
         from speccc.device_step import open_session
