@@ -81,10 +81,13 @@ def test_ctrl_c_and_a_closed_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ctrl_c_while_a_command_waits() -> None:
     command = [sys.executable, "-m", "speccc", "run", "-m", sys.executable]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+
+    def listen() -> None:
+        """What a shell starts in the background is told to ignore interrupts, and hands that on."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(command, **pipes, text=True, preexec_fn=listen) as process:
         _wait_for_reader(process.pid)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)

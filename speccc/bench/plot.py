@@ -18,11 +18,11 @@ def check_plot(path: Path) -> None:
 
     UnsupportedError without matplotlib, InputError for a file that cannot be written.
     """
-    _pyplot()
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError("name a .png, .svg or .pdf file with --plot", where=str(path))
     if path.is_dir() or not path.parent.is_dir():
         raise InputError("no such folder for --plot", where=str(path))
+    _pyplot()
 
 
 def _pyplot() -> Any:
