@@ -18,7 +18,6 @@ from speccc.targets.cpu.tir import Block, Node
 
 FETCHED = 2048
 """Bytes of each stream: as many lines as a core can have on their way at once."""
-CACHE_LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,5 +62,5 @@ def render_fetch(stream: Stream, scope: Scope, out: Block, first: Callable[[Node
     place = scope.places[stream.blob]
     at = out.bind("next", place.base + render_scalar(stream.at, inner, out))
     line = tir.loop_var("line")
-    step = tir.prefetch(place.buffer, at + line * tir.index(CACHE_LINE))
-    out.add(tir.serial(line, tir.index(FETCHED // CACHE_LINE), [step]))
+    step = tir.prefetch(place.buffer, at + line * tir.index(tir.CACHE_LINE))
+    out.add(tir.serial(line, tir.index(FETCHED // tir.CACHE_LINE), [step]))

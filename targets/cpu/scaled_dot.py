@@ -23,7 +23,6 @@ from speccc.targets.cpu.tir import Block, Node
 PREFETCH_ROWS = 4
 """Shortest tile that fetches ahead: shorter ones wait for memory as it is, and the processor's own
 stream fetch serves them better than instructions that compete with the dots."""
-CACHE_LINE = 64
 
 # (block, accumulator i32x16, codes i32x16 holding u8x64, bits, four activations) -> accumulator
 DotRule = Callable[[Block, Node, Node, int, Node], Node]
@@ -125,7 +124,7 @@ def _block(
     start, row, b = place
     blob = scope.places[s.blob].buffer
     at = out.bind("at", start + b * tir.index(s.w.block_bytes))
-    for line in range(0, s.w.block_bytes if ahead else 0, CACHE_LINE):
+    for line in range(0, s.w.block_bytes if ahead else 0, tir.CACHE_LINE):
         out.add(tir.prefetch(blob, at + tir.index(ahead + line)))
     quads = _codes(s, blob, at, out)
     scale = _column(s, blob, at, out, 0)

@@ -12,6 +12,9 @@ from speccc.ir.types import DType
 # TVM's Python nodes carry no useful static types.
 Node = Any
 
+CACHE_LINE = 64
+"""Bytes a prefetch brings."""
+
 TVM_NAMES = {
     "f32": "float32",
     "f16": "float16",
