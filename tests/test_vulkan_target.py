@@ -14,6 +14,7 @@ from emulation.require import require
 from emulation.vulkan_root import VulkanHome, find_vulkan
 from emulation.vulkan_worker import VulkanWorker
 from fragment_rig import dispatched, golden, interpreted, s8
+from golden_text import check_golden
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from models import Tiny
@@ -270,6 +271,14 @@ def test_renderings_are_equal_and_readable(which: str) -> None:
     assert text.splitlines()[1].startswith("// ffn_down for Vulkan, ")
     assert "uniform Sizes { layout(offset = 0) int m; layout(offset = 4) int length_2;" in text
     assert ("layout(push_constant) uniform Pushed { int layer; };" in text) == ("(layer * " in text)
+
+
+@pytest.mark.parametrize("name", ["ffn_down", "attn_values"])
+def test_golden_texts(name: str, request: pytest.FixtureRequest) -> None:
+    """A quantized product in both its ways, and a float one, to be read."""
+    sources = rendered("vulkan:rdna3", "tiny q4_1").sources
+    (text,) = (s.text for s in sources if s.name == name)
+    check_golden(f"vulkan/{name}.comp", text, request)
 
 
 def test_shared_memory_that_does_not_suffice_is_said() -> None:

@@ -1,0 +1,229 @@
+#version 450
+// ffn_down for Vulkan, i8*i8->i32 16x16x16, 2 subgroups of 32.
+// sha256 of what follows: 0d516a2505b63b4d
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_8bit_storage : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_integer_dot_product : require
+
+layout(local_size_x = 64) in;
+const int INVOCATIONS = 64;
+const int SUBGROUPS = 2;
+const int M = 16, N = 16, K = 16;
+
+layout(set = 0, binding = 0, std430) readonly buffer weights_block { uint8_t weights[]; };
+layout(set = 0, binding = 0, std430) readonly buffer weights_by_4_block { uint weights_by_4[]; };
+layout(set = 0, binding = 0, std430) readonly buffer weights_by_2_block { uint16_t weights_by_2[]; };
+layout(set = 0, binding = 1, std430) buffer token_embd_1_block { float token_embd_1[]; };
+layout(set = 0, binding = 2, std430) readonly buffer attn_output_5_block { float attn_output_5[]; };
+layout(set = 0, binding = 3, std430) readonly buffer ffn_gate_up_6_block { float ffn_gate_up_6[]; };
+layout(set = 0, binding = 4, std430) buffer xq_block { int8_t xq[]; };
+layout(set = 0, binding = 5, std430) buffer xs_block { float xs[]; };
+layout(set = 0, binding = 6, std430) buffer xi_block { int xi[]; };
+layout(set = 0, binding = 7, std430) buffer xm_block { float xm[]; };
+layout(set = 0, binding = 8, std430) buffer line_block { float line[]; };
+layout(set = 0, binding = 9, std140) uniform Sizes { layout(offset = 0) int m; layout(offset = 4) int length_2; layout(offset = 8) int slots; layout(offset = 12) int tiles; layout(offset = 16) int weight_bytes; layout(offset = 20) int vector_elements; };
+layout(push_constant) uniform Pushed { int layer; };
+shared int8_t x_tile[512];
+shared int8_t w_tile[512];
+shared int dots[256];
+shared int x_words[512];
+shared int lane_dots[1024];
+shared float amax[1];
+shared float inverse[1];
+shared float partial[16];
+shared int partial_2[16];
+shared float acc0[128];
+
+// a * b + c, rounded once.
+float fma_ir(float a, float b, float c) {
+    precise float once = fma(a, b, c);
+    return once;
+}
+
+// e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
+float exp_ir(float x) {
+    precise float held = max(min(x, 88.0), -87.0);
+    precise float whole = roundEven(held * 1.4426950216293335);
+    precise float r = fma_ir(whole, -0.693359375, held);
+    r = fma_ir(whole, 0.00021219444170128554, r);
+    precise float p = 0.00019875691214110702;
+    p = fma_ir(p, r, 0.001398199936375022);
+    p = fma_ir(p, r, 0.008333452045917511);
+    p = fma_ir(p, r, 0.04166579619050026);
+    p = fma_ir(p, r, 0.1666666567325592);
+    p = fma_ir(p, r, 0.5);
+    p = fma_ir(p, r, 1.0);
+    p = fma_ir(p, r, 1.0);
+    precise float scaled = p * intBitsToFloat((int(whole) + 127) << 23);
+    return x < -87.0 ? 0.0 : scaled;
+}
+
+// Exact for the smallest halves too, which a device may flush to zero.
+float half_value(uint bits) {
+    float small = float(bits & 0x3ffu) * 5.960464477539063e-08;
+    float large = unpackHalf2x16(bits & 0x7fffu).x;
+    float magnitude = (bits & 0x7c00u) == 0u ? small : large;
+    return (bits & 0x8000u) == 0u ? magnitude : -magnitude;
+}
+
+// The nearest half (ties to even), no larger than the largest, as a float.
+float half_round(float x) {
+    float size = min(abs(x), 65504.0);
+    uint bits = floatBitsToUint(size);
+    bits = (bits + 0xfffu + ((bits >> 13) & 1u)) & ~0x1fffu;
+    precise float tiny = (size + 0.5) - 0.5;  // floats near 0.5 lie 2^-24 apart
+    float nearest = size < 6.103515625e-05 ? tiny : uintBitsToFloat(bits);
+    return floatBitsToInt(x) < 0 ? -nearest : nearest;
+}
+
+void main() {
+    const int invocation = int(gl_LocalInvocationIndex);
+    const int workgroup = int(gl_WorkGroupID.x);
+    const int workgroups = int(gl_NumWorkGroups.x);
+    for (int r = 0; r < m; ++r) {
+        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+        for (int e = invocation; e < 160; e += INVOCATIONS) {
+            int c = e;
+            precise float value = ffn_gate_up_6[(r * 160) + c];
+            line[workgroup * (160) + c] = value;
+        }
+        for (int b = 0; b < 5; ++b) {
+            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+            for (int e = invocation; e < 16; e += INVOCATIONS) {
+                int lane_2 = e;
+                precise float total = uintBitsToFloat(0xff800000u);
+                for (int step_2 = 0; step_2 < (47 - lane_2) / 16; ++step_2) {
+                    total = max(total, abs(line[workgroup * (160) + (b * 32) + ((step_2 * 16) + lane_2)]));
+                }
+                partial[lane_2] = total;
+            }
+            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+            if (invocation == 0) {
+                precise float value = max(max(max(max(partial[0], partial[8]), max(partial[4], partial[12])), max(max(partial[2], partial[10]), max(partial[6], partial[14]))), max(max(max(partial[1], partial[9]), max(partial[5], partial[13])), max(max(partial[3], partial[11]), max(partial[7], partial[15]))));
+                amax[0] = value;
+            }
+            if (invocation == 0) {
+                precise float value = amax[0] / 127.0;
+                xs[workgroup * (m * 5) + (r * 5) + b] = value;
+            }
+            if (invocation == 0) {
+                precise float value = (0.0 < amax[0]) ? (127.0 / amax[0]) : 0.0;
+                inverse[0] = value;
+            }
+            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+            for (int e = invocation; e < 32; e += INVOCATIONS) {
+                int t = e;
+                precise int8_t value = int8_t(int(roundEven(line[workgroup * (160) + (b * 32) + t] * inverse[0])));
+                xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
+            }
+            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+            for (int e = invocation; e < 16; e += INVOCATIONS) {
+                int lane_2 = e;
+                precise int total = 0;
+                for (int step_2 = 0; step_2 < (47 - lane_2) / 16; ++step_2) {
+                    total = total + int(xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + ((step_2 * 16) + lane_2))]);
+                }
+                partial_2[lane_2] = total;
+            }
+            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+            if (invocation == 0) {
+                precise int value = (((partial_2[0] + partial_2[8]) + (partial_2[4] + partial_2[12])) + ((partial_2[2] + partial_2[10]) + (partial_2[6] + partial_2[14]))) + (((partial_2[1] + partial_2[9]) + (partial_2[5] + partial_2[13])) + ((partial_2[3] + partial_2[11]) + (partial_2[7] + partial_2[15])));
+                xi[workgroup * (m * 5) + (r * 5) + b] = value;
+            }
+            if (invocation == 0) {
+                precise float value = xs[workgroup * (m * 5) + (r * 5) + b] * float(xi[workgroup * (m * 5) + (r * 5) + b]);
+                xm[workgroup * (m * 5) + (r * 5) + b] = value;
+            }
+        }
+    }
+    for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
+        for (int row_tile = 0; row_tile < (m + 7) / 8; ++row_tile) {
+            for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                int j = e % 16;
+                int i = e / 16;
+                precise float value = 0.0;
+                acc0[(i * 16) + j] = value;
+            }
+            for (int few = 0; few < min(4 / min(m - (row_tile * 8), 8), 1); ++few) {
+                for (int chunk = 0; chunk < 2; ++chunk) {
+                    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+                    for (int e = invocation; e < (min(5 - (chunk * 4), 4)) * (min(m - (row_tile * 8), 8)) * 8; e += INVOCATIONS) {
+                        int q = e % 8;
+                        int i = e / 8 % (min(m - (row_tile * 8), 8));
+                        int u = e / 8 / (min(m - (row_tile * 8), 8));
+                        precise int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + ((((chunk * 4) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 3)]) << 24);
+                        x_words[(((u * 16) + i) * 8) + q] = value;
+                    }
+                    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+                    for (int e = invocation; e < (min(5 - (chunk * 4), 4)) * (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                        int j = e % 16;
+                        int i = e / 16 % (min(m - (row_tile * 8), 8));
+                        int u = e / 16 / (min(m - (row_tile * 8), 8));
+                        precise int total = 0;
+                        for (int q = 0; q < 8; ++q) {
+                            total = total + dotPacked4x8EXT(x_words[(((u * 16) + i) * 8) + q], (int(uint(int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + (((q % 4) * 64) + (j * 4))) / 4])) >> uint(int((q / 4) * 4)))) & 252645135);
+                        }
+                        lane_dots[(((u * 16) + i) * 16) + j] = total;
+                    }
+                    for (int u = 0; u < min(5 - (chunk * 4), 4); ++u) {
+                        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+                        for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                            int j = e % 16;
+                            int i = e / 16;
+                            precise float value = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)], fma_ir(float(lane_dots[(((u * 16) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 256) + (j * 2)) / 2])), acc0[(i * 16) + j]));
+                            acc0[(i * 16) + j] = value;
+                        }
+                    }
+                }
+            }
+            for (int many = min(4 / min(m - (row_tile * 8), 8), 1); many < 1; ++many) {
+                for (int b = 0; b < 5; ++b) {
+                    for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
+                        int t = e % 32;
+                        int j = e / 32;
+                        precise int8_t value = int8_t((int(uint(int(weights[((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + ((((t / 4) % 4) * 64) + ((j * 4) + (t % 4)))])) >> uint(int(((t / 4) / 4) * 4)))) & 15);
+                        w_tile[(j * 32) + t] = value;
+                    }
+                    for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
+                        int t = e % 32;
+                        int i = e / 32;
+                        precise int8_t value = (i < min(m - (row_tile * 8), 8)) ? xq[workgroup * (m * 160) + (((row_tile * 8) + min(i, min(m - (row_tile * 8), 8) - 1)) * 160) + ((b * 32) + t)] : int8_t(0);
+                        x_tile[(i * 32) + t] = value;
+                    }
+                    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+                    for (int part = int(gl_SubgroupID); part < 1; part += SUBGROUPS) {
+                        coopmat<int, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> frag_c;
+                        frag_c = coopmat<int, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0);
+                        coopmat<int8_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> frag_a;
+                        coopMatLoad(frag_a, x_tile, 0, 32, gl_CooperativeMatrixLayoutRowMajor);
+                        coopmat<int8_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> frag_b;
+                        coopMatLoad(frag_b, w_tile, (part * 16) * 32, 32, gl_CooperativeMatrixLayoutColumnMajor);
+                        frag_c = coopMatMulAdd(frag_a, frag_b, frag_c);
+                        coopMatLoad(frag_a, x_tile, 16, 32, gl_CooperativeMatrixLayoutRowMajor);
+                        coopMatLoad(frag_b, w_tile, ((part * 16) * 32) + 16, 32, gl_CooperativeMatrixLayoutColumnMajor);
+                        frag_c = coopMatMulAdd(frag_a, frag_b, frag_c);
+                        coopMatStore(frag_c, dots, part * 16, 16, gl_CooperativeMatrixLayoutRowMajor);
+                    }
+                    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+                    for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                        int j = e % 16;
+                        int i = e / 16;
+                        precise float value = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + b], fma_ir(float(dots[(i * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + b] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 256) + (j * 2)) / 2])), acc0[(i * 16) + j]));
+                        acc0[(i * 16) + j] = value;
+                    }
+                }
+            }
+            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+            for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                int j = e % 16;
+                int i = e / 16;
+                precise float value = attn_output_5[(((row_tile * 8) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];
+                token_embd_1[(((row_tile * 8) + i) * 96) + ((panel * 16) + j)] = value;
+            }
+        }
+    }
+}
