@@ -257,7 +257,7 @@ def profile_document(profile: Profile) -> Document:
         "shared_bytes": _fact(arch.shared_bytes),
         "registers": _fact(arch.registers),
         "matrix": arch.matrix
-        and {"value": [str(m) for m in arch.matrix.value], "source": arch.matrix.source},
+        and {**asdict(arch.matrix), "value": [str(m) for m in arch.matrix.value]},
         "bandwidth_gb_s": _fact(device.bandwidth) if device else None,
         "memory_bytes": _fact(device.memory) if device else None,
         "units": _fact(device.units) if device else None,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from speccc.emit import profile_document
 from speccc.errors import UnsupportedError
 from speccc.ir.types import F16, F32, I8, I32, U8
 from speccc.targets import registry
@@ -23,6 +24,8 @@ cuda:rtx3090 cuda:rtx4090 cuda:rtx5090 cuda:rtxpro6000 cuda:h100 cuda:h200 cuda:
 rocm:gfx906 rocm:gfx942 rocm:gfx950 rocm:gfx1100 rocm:gfx1151 rocm:gfx1201
 rocm:mi50 rocm:mi300x rocm:mi355x rocm:rx7900xtx rocm:rx9070xt rocm:strixhalo
 vulkan:rdna3 vulkan:rdna3.5 vulkan:rdna4 vulkan:lavapipe vulkan:rx7900xtx
+vulkan:turing vulkan:ampere vulkan:ada vulkan:blackwell vulkan:rtx3090 vulkan:rtx4090 vulkan:rtx5090
+vulkan:rtxpro6000 vulkan:alchemist vulkan:xe2 vulkan:a770 vulkan:b580 vulkan:b70
 sycl:bmg sycl:pvc sycl:b580 sycl:b70 sycl:max1550 metal:m4 metal:m4pro metal:m4max
 """,
     )
@@ -59,6 +62,22 @@ def test_figures_are_in_their_units() -> None:
         assert device.memory is None or 1 << 33 <= device.memory.value <= 1 << 39
         assert device.cache is None or 1 << 20 <= device.cache.value <= 1 << 29
         assert all(10 <= rate.value <= 20_000 for rate in device.rates.values())
+
+
+def test_what_no_maker_says_is_marked() -> None:
+    """Figures taken from articles and siblings, which a user should know for what they are."""
+    marked = {
+        f"{name}.{field}"
+        for name, record in (*ARCHS.items(), *DEVICES.items())
+        for field, fact in facts(record)
+        if fact.estimated
+    }
+    assert marked == {
+        "vulkan:alchemist.subgroup", "vulkan:xe2.subgroup", "vulkan:xe2.matrix",
+        "b70.bandwidth", "b70.memory", "b70.units", "b70.i8",
+        "a770.bandwidth", "a770.memory", "a770.units",
+    }  # fmt: skip
+    assert profile_document(profile("vulkan:xe2"))["matrix"]["estimated"]  # type: ignore[index, call-overload]
 
 
 def test_all_wanted_targets_have_a_profile() -> None:

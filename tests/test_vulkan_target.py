@@ -255,6 +255,12 @@ def test_profiles_differ_in_their_instruction() -> None:
     shapes = {n: VulkanTarget(profile(n)).shape for n in PROFILES}
     assert str(shapes["vulkan:lavapipe"]) == "i8*i8->i32 8x8x8"
     assert str(shapes["vulkan:rdna3"]) == "i8*i8->i32 16x16x16"
+    # Eight tokens at once: on the narrow side, whichever that is.
+    assert {str(shapes[f"vulkan:{n}"]) for n in ("turing", "ampere", "ada", "rtx5090")} == {
+        "i8*i8->i32 16x8x32"
+    }
+    assert str(shapes["vulkan:alchemist"]) == "i8*i8->i32 8x8x32"
+    assert str(shapes["vulkan:b580"]) == "i8*i8->i32 8x16x32"
     assert shapes["vulkan:mi50"] is None
     assert VulkanTarget(profile("vulkan:rdna3"), matrix=False).shape is None
 

@@ -34,7 +34,31 @@ B580 = (
     "https://www.intel.com/content/www/us/en/products/sku/241598/"
     "intel-arc-b580-graphics/specifications.html"
 )
-B70 = "https://zolotukhin.ai/blog/2026-05-18-intel-arc-pro-b70-deep-dive-and-zincs-t-intel-plan/"
+# A table of Intel's product pages by another project: the pages themselves were not at hand.
+B70 = "https://zolotukhin.ai/zinc/docs/intel-gpu-reference/"
+A770 = (
+    "https://www.svethardware.cz/intel-zverejnil-oficialni-specifikace-grafickych-karet-arc/58344"
+)
+# A matrix of the driver's has the lanes of one vector of the engine: 8 before Xe2, 16 since.
+MESA_SHAPES = (
+    "https://gitlab.freedesktop.org/mesa/mesa/-/blob/main/src/intel/dev/intel_device_info.c"
+)
+# f16 as a B570 answers; the bytes' shape follows from the instruction, which is SYCL's as well.
+XE2_SHAPES = f"https://github.com/kvark/blade/pull/399 {MATRIX_EXTENSION}"
+ANV_SHARED = "https://github.com/kryptic-sh/infr/pull/2"
+DP4A = "https://github.com/ggml-org/llama.cpp/pull/12135"
+COOPMAT_DG2 = (
+    Matrix("i8", "i8", "i32", 8, 8, 32),
+    Matrix("u8", "u8", "u32", 8, 8, 32),
+    Matrix("f16", "f16", "f32", 8, 8, 16),
+    Matrix("f16", "f16", "f16", 8, 8, 16),
+)
+COOPMAT_XE2 = (
+    Matrix("i8", "i8", "i32", 8, 16, 32),
+    Matrix("u8", "u8", "u32", 8, 16, 32),
+    Matrix("f16", "f16", "f32", 8, 16, 16),
+    Matrix("f16", "f16", "f16", 8, 16, 16),
+)
 MAX1550 = (
     "https://www.intel.com/content/www/us/en/products/sku/232873/"
     "intel-data-center-gpu-max-1550/specifications.html"
@@ -54,12 +78,28 @@ ARCHS: tuple[Arch, ...] = (
         registers=Fact(256, GRF),
         matrix=Fact(XMX16, MATRIX_EXTENSION),
     ),
+    Arch(
+        "vulkan",
+        "alchemist",
+        subgroup=Fact(8, MATRIX_EXTENSION, estimated=True),
+        shared_bytes=Fact(65536, ANV_SHARED),
+        matrix=Fact(COOPMAT_DG2, MESA_SHAPES),
+        dot4=Fact(True, DP4A),
+    ),
+    Arch(
+        "vulkan",
+        "xe2",
+        subgroup=Fact(16, MATRIX_EXTENSION, estimated=True),
+        shared_bytes=Fact(65536, ANV_SHARED),
+        matrix=Fact(COOPMAT_XE2, XE2_SHAPES, estimated=True),
+        dot4=Fact(True, DP4A),
+    ),
 )
 DEVICES: tuple[Device, ...] = (
     Device(
         "b580",
         "Arc B580",
-        ("sycl:bmg",),
+        ("sycl:bmg", "vulkan:xe2"),
         bandwidth=Fact(456.0, B580),
         memory=Fact(12 << 30, B580),
         units=Fact(20, B580),
@@ -68,10 +108,19 @@ DEVICES: tuple[Device, ...] = (
     Device(
         "b70",
         "Arc Pro B70",
-        ("sycl:bmg",),
-        bandwidth=Fact(608.0, B70),
-        memory=Fact(32 << 30, B70),
-        rates=rates({"i8": 367.0}, B70),
+        ("sycl:bmg", "vulkan:xe2"),
+        bandwidth=Fact(608.0, B70, estimated=True),
+        memory=Fact(32 << 30, B70, estimated=True),
+        units=Fact(32, B70, estimated=True),
+        rates=rates({"i8": 367.0}, B70, estimated=True),
+    ),
+    Device(
+        "a770",
+        "Arc A770, 16 GB",
+        ("vulkan:alchemist",),
+        bandwidth=Fact(560.0, A770, estimated=True),
+        memory=Fact(16 << 30, A770, estimated=True),
+        units=Fact(32, A770, estimated=True),
     ),
     Device(
         "max1550",

@@ -51,6 +51,38 @@ SM_120 = (
     Matrix("e2m1", "e2m1", "f32", 16, 8, 64, scale=32),
     Matrix("e4m3", "e4m3", "f32", 16, 8, 32, scale=32),
 )
+# What the open driver of these chips answers; NVIDIA's own lists the same shapes (and fp8 and
+# bfloat16 by further extensions). Eight tokens are what a verification needs: the narrow one first.
+NVK = (
+    "https://gitlab.freedesktop.org/mesa/mesa/-/blob/main/src/nouveau/vulkan/nvk_physical_device.c"
+)
+COOPMAT_TURING = (
+    Matrix("i8", "i8", "i32", 16, 8, 32),
+    Matrix("i8", "i8", "i32", 16, 16, 32),
+    Matrix("u8", "u8", "u32", 16, 8, 32),
+    Matrix("u8", "u8", "u32", 16, 16, 32),
+    Matrix("f16", "f16", "f32", 16, 16, 16),
+    Matrix("f16", "f16", "f32", 16, 8, 16),
+    Matrix("f16", "f16", "f32", 16, 8, 8),
+    Matrix("f16", "f16", "f16", 16, 16, 16),
+    Matrix("f16", "f16", "f16", 16, 8, 16),
+    Matrix("f16", "f16", "f16", 16, 8, 8),
+)
+COOPMAT_SMALL = (Matrix("i8", "i8", "i32", 8, 8, 16), Matrix("u8", "u8", "u32", 8, 8, 16))
+COOPMAT_AMPERE = (Matrix("i8", "i8", "i32", 16, 8, 16), Matrix("u8", "u8", "u32", 16, 8, 16))
+# Less than a thread block of CUDA may ask for: what Vulkan lets a workgroup have.
+VULKAN_SHARED = "https://github.com/kryptic-sh/infr/pull/2"
+
+
+def _vulkan(name: str, matrix: tuple[Matrix, ...]) -> Arch:
+    return Arch(
+        "vulkan",
+        name,
+        subgroup=Fact(32, LIMITS),
+        shared_bytes=Fact(49152, VULKAN_SHARED),
+        matrix=Fact(matrix, NVK),
+        dot4=Fact(True, PTX_DP4A),
+    )
 
 
 def _cuda(name: str, shared_kib: int, matrix: tuple[Matrix, ...], source: str) -> Arch:
@@ -72,6 +104,10 @@ ARCHS: tuple[Arch, ...] = (
     _cuda("sm_90", 227, AMPERE + FP8 + WGMMA, f"{PTX_MMA} {PTX_WGMMA}"),
     _cuda("sm_100", 227, AMPERE + FP8 + TCGEN05, f"{PTX_MMA} {PTX_TCGEN05}"),
     _cuda("sm_120", 99, AMPERE + FP8 + SM_120, PTX_MMA),
+    _vulkan("turing", COOPMAT_TURING + COOPMAT_SMALL),
+    _vulkan("ampere", COOPMAT_TURING + COOPMAT_AMPERE + COOPMAT_SMALL),
+    _vulkan("ada", COOPMAT_TURING + COOPMAT_AMPERE + COOPMAT_SMALL),
+    _vulkan("blackwell", COOPMAT_TURING + COOPMAT_AMPERE),
 )
 GA102 = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
 ADA = (
@@ -97,7 +133,7 @@ DEVICES: tuple[Device, ...] = (
     Device(
         "rtx3090",
         "GeForce RTX 3090",
-        ("cuda:sm_86",),
+        ("cuda:sm_86", "vulkan:ampere"),
         bandwidth=Fact(936.0, GA102),
         memory=Fact(24 << 30, GA102),
         units=Fact(82, GA102),
@@ -107,7 +143,7 @@ DEVICES: tuple[Device, ...] = (
     Device(
         "rtx4090",
         "GeForce RTX 4090",
-        ("cuda:sm_89",),
+        ("cuda:sm_89", "vulkan:ada"),
         bandwidth=Fact(1008.0, ADA),
         memory=Fact(24 << 30, ADA),
         units=Fact(128, ADA),
@@ -120,7 +156,7 @@ DEVICES: tuple[Device, ...] = (
     Device(
         "rtx5090",
         "GeForce RTX 5090",
-        ("cuda:sm_120",),
+        ("cuda:sm_120", "vulkan:blackwell"),
         bandwidth=Fact(1792.0, RTX_BLACKWELL),
         memory=Fact(32 << 30, RTX_BLACKWELL),
         units=Fact(170, RTX_BLACKWELL),
@@ -133,7 +169,7 @@ DEVICES: tuple[Device, ...] = (
     Device(
         "rtxpro6000",
         "RTX PRO 6000 Blackwell Workstation Edition",
-        ("cuda:sm_120",),
+        ("cuda:sm_120", "vulkan:blackwell"),
         bandwidth=Fact(1792.0, RTX_PRO),
         memory=Fact(96 << 30, RTX_PRO),
         units=Fact(188, RTX_PRO),

@@ -1,6 +1,7 @@
 """What the code generators know of a device: an architecture's facts and a product's figures.
 
-Every figure carries its source. What no source says is None: it is never guessed.
+Every figure carries its source, and says so where that is not the maker's word. What no source
+says is None: it is never guessed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Fact(Generic[T]):
-    """A value and where it is written: an address, or the query that answers with it."""
+    """A value and where it is written: an address, or the query that answers with it.
+
+    `estimated`: neither the device's maker nor a driver for it says so in those words; the source
+    is an article, or a document about a sibling from which the value follows.
+    """
 
     value: T
     source: str
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,9 @@ class Profile:
         return tuple(s for s in shapes if s and (s.a, s.b, s.acc) == (a, b, acc))
 
 
-def rates(figures: Mapping[str, float], source: str) -> Mapping[str, Fact[float]]:
+def rates(
+    figures: Mapping[str, float], source: str, *, estimated: bool = False
+) -> Mapping[str, Fact[float]]:
     """Rates that one document gives."""
-    return MappingProxyType({name: Fact(figure, source) for name, figure in figures.items()})
+    facts = {name: Fact(figure, source, estimated) for name, figure in figures.items()}
+    return MappingProxyType(facts)
