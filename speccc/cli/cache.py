@@ -28,6 +28,8 @@ Examples:
   speccc cache export -o tune.jsonl
   speccc cache import tune.jsonl
   speccc cache gc --older-than 90 --dry-run
+  speccc cache push s3://bucket/tune
+  speccc cache pull file:///mnt/team/tune
 """
 
 
@@ -187,10 +189,66 @@ def import_(file: str, as_json: bool) -> None:
         output.note(f"{len(records)} records, {added} of them new")
 
 
+@command.command("push", cls=Command)
+@click.argument("url", metavar="URL")
+@click.option("-n", "--dry-run", is_flag=True, help="Say what would be written and write nothing.")
+@_subset
+@output.json_option
+def push(url: str, dry_run: bool, kernel: str | None, identity: str, as_json: bool) -> None:
+    """Add to a shared store what it lacks. URL as fsspec has it; nothing there is overwritten."""
+    from speccc.autotune import share
+
+    store = share.Store(url)
+    with _open() as cache:
+        records = [entry.record for entry in cache.entries(kernel=kernel, identity=identity)]
+    with output.progress() as report:
+        done = share.push(store, records, notice=_notice, report=report, dry_run=dry_run)
+    if as_json:
+        output.print_json({**asdict(done), "dry_run": dry_run})
+    else:
+        verb = "would push" if dry_run else "pushed"
+        output.note(f"{verb} {done.records} records in {done.files} files; {done.there} were there")
+
+
+@command.command("pull", cls=Command)
+@click.argument("url", metavar="URL")
+@click.option("-n", "--dry-run", is_flag=True, help="Say what would be added and add nothing.")
+@output.json_option
+def pull(url: str, dry_run: bool, as_json: bool) -> None:
+    """Add a shared store's records, unverified until their numerics are checked here."""
+    from speccc.autotune import share
+    from speccc.autotune.host import host_device
+
+    store, reading = share.Store(url), share.Reading()
+    records = added = 0
+    with _open() as cache, output.progress() as report:
+        known = {entry.identity for entry in cache.entries()} if dry_run else set()
+        for found in share.pull(
+            store, first=host_device().digest(), reading=reading, notice=_notice, report=report
+        ):
+            records += len(found)
+            if dry_run:
+                new = {record.identity() for record in found} - known
+                known, added = known | new, added + len(new)
+            else:
+                added += cache.add(found, verified=False, origin="pull")
+    if as_json:
+        counts = {"records": records, "added": added, "dry_run": dry_run}
+        output.print_json({**counts, **asdict(reading)})
+        return
+    verb = "would be" if dry_run else "are"
+    rest = f"; {len(reading.refused)} files passed over" if reading.refused else ""
+    output.note(f"{records} records in {reading.files} files, {added} of them {verb} new{rest}")
+
+
 def _open() -> TuneCache:
     from speccc.autotune.cache import TuneCache
 
-    return TuneCache(user_cache.folder("tune"), notice=lambda text: output.note(f"notice: {text}"))
+    return TuneCache(user_cache.folder("tune"), notice=_notice)
+
+
+def _notice(text: str) -> None:
+    output.note(f"notice: {text}")
 
 
 def _plain(entry: Entry) -> dict[str, object]:
