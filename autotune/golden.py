@@ -18,7 +18,8 @@ from speccc.ir.expr import Var
 from speccc.ir.interp_tile import run_kernel
 from speccc.ir.plan import Loop, Plan, Role, Step, phases, size_of
 from speccc.ir.tile import Buf, Kernel, ScaledDot, Share, Stmt, walk
-from speccc.runtime.devices.cpu import CpuStep, aligned
+from speccc.runtime.aligned import aligned
+from speccc.runtime.devices.cpu import CpuStep
 from speccc.runtime.rows import chain
 from speccc.runtime.session import sizes_of
 from speccc.targets.cpu.built import Signature

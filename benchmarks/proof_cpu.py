@@ -22,7 +22,8 @@ from proof_program import inputs, proof_program
 
 from speccc.ir.plan import Plan, PlanBuf, Role
 from speccc.passes.plan_memory import Arena
-from speccc.runtime.devices.cpu import CpuStep, aligned
+from speccc.runtime.aligned import aligned
+from speccc.runtime.devices.cpu import CpuStep
 from speccc.targets.cpu.isa import by_name
 from speccc.targets.cpu.target import CpuTarget
 

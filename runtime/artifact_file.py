@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import InputError
+from speccc.runtime.aligned import aligned
 
 MANIFEST = "manifest.json"
 SCHEMA = 2
@@ -37,6 +38,7 @@ _PAD_ID = 0xD935  # the id that Android's zipalign uses for padding
 _DAMAGE = (OSError, ValueError, zipfile.BadZipFile, struct.error, RuntimeError, EOFError,
            OverflowError, LookupError, zlib.error)  # fmt: skip
 Bytes = npt.NDArray[np.uint8]
+_PIECE = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,19 @@ class Entries:
         """Gives back the pages that reading made resident; they come back from the file cache."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.mapped.madvise(mmap.MADV_DONTNEED)
+
+    def load(self, name: str) -> Bytes:
+        """A copy of an entry in pages of its own, huge ones where the system has them.
+
+        The file's pages are given back as the copy grows: at no time is more than a piece of the
+        entry in memory twice.
+        """
+        entry = self.data[name]
+        out = aligned(entry.shape, np.uint8)
+        for at in range(0, entry.size, _PIECE):
+            out[at : at + _PIECE] = entry[at : at + _PIECE]
+            self.forget()
+        return out
 
     def text(self, name: str) -> str:
         """An entry as UTF-8; InputError if it is missing or not text."""

@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from speccc.errors import InputError
 from speccc.ir.types import DTYPES
-from speccc.runtime.devices.cpu import CpuStep, aligned, cores
+from speccc.runtime.aligned import aligned
+from speccc.runtime.cores import cores
+from speccc.runtime.devices.cpu import CpuStep
 from speccc.runtime.rows import Splits, chain, check_path, passes, tree, whole_number, whole_numbers
 
 Logits = npt.NDArray[np.float32]

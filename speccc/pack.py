@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from speccc.ir.frontends import Weight
 from speccc.passes.weight_layout import MatrixSlot, WeightLayout
-from speccc.runtime.devices.cpu import aligned, cores
+from speccc.runtime.aligned import aligned
+from speccc.runtime.cores import cores
 
 Report = Callable[[int, int], None]
 

@@ -26,7 +26,8 @@ from speccc.ir.schedule import Schedule, Schedules
 from speccc.ir.tile import Buf, Kernel
 from speccc.models import smollm2
 from speccc.passes.plan_memory import PlanMemory
-from speccc.runtime.devices.cpu import CpuStep, aligned
+from speccc.runtime.aligned import aligned
+from speccc.runtime.devices.cpu import CpuStep
 from speccc.targets.cpu.built import Signature
 from speccc.targets.cpu.isa import ISAS, Isa, detect, runs_here
 from speccc.targets.cpu.space import schedule_of, space

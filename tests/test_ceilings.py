@@ -7,7 +7,8 @@ import pytest
 from cpu_rig import HERE
 
 from speccc.bench.ceilings import Ceilings, best, measure_ceilings
-from speccc.runtime.devices.cpu import CpuStep, aligned
+from speccc.runtime.aligned import aligned
+from speccc.runtime.devices.cpu import CpuStep
 from speccc.targets.cpu.ceilings import (
     DOT_CODES,
     DOT_SUMS,

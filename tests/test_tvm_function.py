@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from speccc.errors import SpecccError
-from speccc.runtime.devices.cpu import aligned
+from speccc.runtime.aligned import aligned
 from speccc.runtime.devices.tvm_function import TvmFunction
 from speccc.targets.cpu.ceilings import READ_VECTORS, ceilings_library
 from speccc.targets.cpu.isa import detect

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from speccc.runtime.aligned import aligned as aligned
 from speccc.runtime.cores import cores as cores
 from speccc.runtime.devices.tvm_function import TvmFunction
 
-ALIGN = 64
-PAGES_OF_ITS_OWN = 1 << 20
-"""Bytes from which an array gets pages from the system: they take memory when first touched, while
-the C heap may hand out, and then clear, memory that was freed before."""
 Array = npt.NDArray[Any]
-
-
-def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Zeros that start on a cache line, as TVM's calling convention asks."""
-    count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    if count >= PAGES_OF_ITS_OWN:
-        pages = mmap.mmap(-1, count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        return np.frombuffer(pages, dtype).reshape(shape)
-    raw = np.zeros(count + ALIGN, np.uint8)
-    skip = -raw.ctypes.data % ALIGN
-    return raw[skip : skip + count].view(dtype).reshape(shape)
-
 
 POOL = {"TVM_THREAD_POOL_SPIN_COUNT": "2000", "TVM_BIND_THREADS": "0"}
 """How the workers of TVM's pool wait and where they run, unless the environment says otherwise.

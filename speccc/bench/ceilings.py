@@ -53,7 +53,8 @@ def last_cache(root: Path = CACHE_FILES) -> int:
 
 def measure_ceilings(threads: int, buffer_bytes: int | None = None) -> Ceilings:
     """Builds both loops for this machine and times them; this loads the compiler."""
-    from speccc.runtime.devices.cpu import CpuStep, aligned
+    from speccc.runtime.aligned import aligned
+    from speccc.runtime.devices.cpu import CpuStep
     from speccc.targets.cpu.ceilings import READ_VECTORS, TRIP_DOTS, ceilings_library
     from speccc.targets.cpu.isa import detect
 
