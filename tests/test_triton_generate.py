@@ -14,6 +14,7 @@ from models import Tiny
 from table_session import ScriptedDrafter, TableTokens
 from test_numerics import PlanSession, tokens_of
 from triton_driver import InterpretedModel
+from triton_rig import golden_tokens
 
 from speccc.emit import EmitOptions, read_model
 from speccc.runtime.controller import FixedController
@@ -45,19 +46,10 @@ def model(machine: TritonMachine, tmp_path_factory: pytest.TempPathFactory) -> I
     return InterpretedModel(front, replace(made, shape=replace(made.shape, fill=1)), machine)
 
 
-def golden_tokens(folder: Path, prompt: list[int]) -> tuple[int, ...]:
-    golden, said = PlanSession(SPEC, folder), list(prompt)
-    logits = golden.forward(prompt)
-    while len(said) < len(prompt) + COUNT:
-        said.append(int(logits[-1].argmax()))
-        logits = golden.forward(said[-1:])
-    return tuple(said[len(prompt) :])
-
-
 def test_a_model_generates(model: InterpretedModel, tmp_path: Path) -> None:
     """The golden machine's tokens: without drafts, with a chain of them, with a tree."""
     prompt = tokens_of(SPEC.tiny, 4)
-    want = golden_tokens(tmp_path, prompt)
+    want = golden_tokens(SPEC, tmp_path, prompt, COUNT)
 
     def generated(drafter: ScriptedDrafter | None) -> tuple[Generation, int]:
         session, driver = model.session()

@@ -37,13 +37,14 @@ POINTERS = {
 
 @dataclass
 class InterpretedDriver:
-    """One worker of a grid; memory is files that the interpreter maps."""
+    """A grid of `groups`; memory is files that the interpreter maps."""
 
     machine: TritonMachine
     kernels: Mapping[str, TritonKernel]
-    launched: int = 0
-    views: dict[tuple[int, int, str], Array] = field(default_factory=dict)
     groups: int = 1
+    launched: int = 0
+    widest: int = 0
+    views: dict[tuple[int, int, str], Array] = field(default_factory=dict)
 
     def load(self, code: Code) -> TritonKernel:
         """The kernel of an entry."""
@@ -68,8 +69,8 @@ class InterpretedDriver:
         copy_through_host(self, memory, moved)
 
     def resident(self, kernel: TritonKernel, threads: int) -> int:
-        """The interpreter runs one program after the other: one can meet itself."""
-        return 1
+        """As many as run at once: one in a machine of one process."""
+        return self.groups
 
     def launch(
         self,
@@ -81,7 +82,8 @@ class InterpretedDriver:
         scalar: str,
     ) -> None:
         """Arguments by position, each of the type that the kernel's signature has."""
-        assert (groups, scalar) == (1, "i64")
+        assert groups <= self.groups
+        assert scalar == "i64"
         assert threads == 32 * kernel.warps
         names = list(kernel.signature)
         assert len(names) == len(buffers) + len(scalars)
@@ -91,6 +93,7 @@ class InterpretedDriver:
             args[name] = self._view(part, kernel.signature[name])
         self.machine.run(kernel.source, kernel.name, (groups,), args)
         self.launched += 1
+        self.widest = max(self.widest, groups)
 
     def _view(self, part: Part, kind: str) -> Array:
         key = (id(part.memory), part.offset, kind)
@@ -113,12 +116,12 @@ class InterpretedModel:
     target: TritonTarget
     machine: TritonMachine
 
-    def session(self, context: int = 32) -> tuple[GpuSession, InterpretedDriver]:
-        """An empty sequence."""
+    def session(self, context: int = 32, workers: int = 1) -> tuple[GpuSession, InterpretedDriver]:
+        """An empty sequence, its steps by so many workers."""
         front = self.front
         rendered = self.target.render(front.plan, front.arena, front.bounds)
         kernels = {s.entry: s.detail for s in rendered.sources}
-        driver = InterpretedDriver(self.machine, kernels)  # type: ignore[arg-type]
+        driver = InterpretedDriver(self.machine, kernels, workers)  # type: ignore[arg-type]
         sizes = tuple(v.name for v in front.plan.sizes)
         call = Signature((), front.arena.elements, dict.fromkeys(SCRATCH, 0), sizes)
         weights, vectors = pack_weights(front.lowered.weights, front.source.weights)

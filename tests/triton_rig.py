@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from cpu_rig import Spec
 from emulation.triton_interpret import TritonMachine
+from test_numerics import PlanSession
 
 from speccc.ir.expr import Var
 from speccc.ir.plan import Plan
@@ -64,3 +67,13 @@ def stepped(
     own = {b: machine.share(a) for b, a in arrays.items()}
     Stepper(machine, text, workers).run(own, sizes)
     return own
+
+
+def golden_tokens(spec: Spec, folder: Path, prompt: Sequence[int], count: int) -> tuple[int, ...]:
+    """What a model says after a prompt, by the golden machine without drafts."""
+    golden, said = PlanSession(spec, folder), list(prompt)
+    logits = golden.forward(prompt)
+    while len(said) < len(prompt) + count:
+        said.append(int(logits[-1].argmax()))
+        logits = golden.forward(said[-1:])
+    return tuple(said[len(prompt) :])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 import traceback
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from triton.runtime import interpreter
 
 from speccc.targets.triton_build import load_triton_module
 
@@ -29,16 +31,45 @@ def _kernel(path: str, name: str, folder: Path) -> Any:
     return getattr(load_triton_module(Path(path).read_text(encoding="utf-8"), folder), name)
 
 
+def _run(kernel: Any, grid: tuple[int, ...], program: int | None, args: dict[str, Any]) -> None:
+    """All programs of the grid, or the one of a line of them.
+
+    A launch of Triton's would, at its end, copy each array onto itself, and so undo what another
+    process stored meanwhile: a single program is called as `GridExecutor` calls it, without that.
+    """
+    if program is None:
+        kernel[grid](**args)
+        return
+    function = kernel.rewrite()
+    patched = interpreter._patch_lang(function)
+    try:
+        interpreter.interpreter_builder.set_grid_dim(*grid, 1, 1)
+        interpreter.interpreter_builder.set_grid_idx(program, 0, 0)
+        function(**{name: interpreter._implicit_cvt(a) for name, a in args.items()})
+    finally:
+        patched.restore()
+
+
+class _Patient(interpreter.InterpreterBuilder):
+    """A program that looks at a word again and again leaves the CPU to those it waits for."""
+
+    def create_atomic_load(self, *args: Any) -> Any:
+        time.sleep(1e-4)
+        return super().create_atomic_load(*args)
+
+
 def main() -> None:
     """Answers until the input ends."""
+    interpreter.interpreter_builder.__class__ = _Patient
     with tempfile.TemporaryDirectory(prefix="speccc-interpret-") as folder:
         for line in sys.stdin:
             request = json.loads(line)
             try:
                 kernel = _kernel(request["source"], request["kernel"], Path(folder))
                 tensors = {k: _tensor(*v) for k, v in request["arrays"].items()}
+                args, grid = {**tensors, **request["scalars"]}, tuple(request["grid"])
                 with np.errstate(all="ignore"):
-                    kernel[tuple(request["grid"])](**tensors, **request["scalars"])
+                    _run(kernel, grid, request["program"], args)
                 answer = "ok"
             except Exception:
                 answer = traceback.format_exc()
