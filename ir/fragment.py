@@ -142,9 +142,50 @@ class LaneFold:
     value: Expr
 
 
+@dataclass(frozen=True, slots=True)
+class LaneScan:
+    """dst[index] = `total` in the end: first `init`, then `value` for `var` = lo..hi-1 in order.
+
+    `value` reads `total`, which is of dst's type. One element is one invocation's, as in `LaneMap`.
+    """
+
+    dst: Buf
+    index: tuple[Expr, ...]
+    axes: tuple[Axis, ...]
+    var: Var
+    lo: Bound
+    hi: Bound
+    total: Var
+    init: Expr
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class SumRows:
+    """dst[index] = sum of value over `var` = 0..terms-1, for all values of the axes and of `rows`.
+
+    Sums are of integers, so exact. One element of the axes is `split` invocations' of a subgroup:
+    each takes every `split`-th term for all rows, which are at most `most`, in registers; then they
+    add up what they have. `held` are values that serve all rows of a term, computed once and in
+    order: `value` reads them, and each may read those before it.
+    """
+
+    dst: Buf
+    index: tuple[Expr, ...]
+    axes: tuple[Axis, ...]
+    rows: Axis
+    most: int
+    var: Var
+    terms: int
+    split: int
+    held: tuple[tuple[Var, Expr], ...]
+    value: Expr
+
+
 FragmentStmt = Union[  # noqa: UP007 (one name for annotations of Python 3.10)
-    FragZero, FragLoad, FragMma, FragStore, Barrier, Subgroups, LaneMap, LaneFold
+    FragZero, FragLoad, FragMma, FragStore, Barrier, Subgroups, LaneMap, LaneFold, LaneScan, SumRows
 ]
+LANE_STMTS = (LaneMap, LaneFold, LaneScan, SumRows)
 FRAGMENT_STMTS = (FragZero, FragLoad, FragMma, FragStore)
 
 
@@ -219,7 +260,11 @@ def loads(e: Bound) -> list[Load | LoadBytes]:
 
 def accesses(s: Stmt) -> frozenset[Access]:
     """What a statement does to buffers, those inside it included."""
-    if isinstance(s, (LaneMap, LaneFold)):
+    if isinstance(s, SumRows):
+        limits = (*(a.extent for a in s.axes), s.rows.extent)
+        values = (*s.index, *(e for _, e in s.held), s.value)
+        return frozenset({Access(s.dst, True, None)} | _reads((*limits, *values)))
+    if isinstance(s, (LaneMap, LaneFold, LaneScan)):
         return _lane_accesses(s)
     if isinstance(s, (FragLoad, FragStore)):
         own = {Access(s.buf, isinstance(s, FragStore), None)}
@@ -232,7 +277,7 @@ def _reads(items: tuple[Bound, ...]) -> set[Access]:
     return {Access(load.buf, False, None) for e in items for load in loads(e)}
 
 
-def _lane_accesses(s: LaneMap | LaneFold) -> frozenset[Access]:
+def _lane_accesses(s: LaneMap | LaneFold | LaneScan) -> frozenset[Access]:
     # The outermost extent does not tell which invocation an element belongs to; the others do.
     inner = tuple(a.extent for a in s.axes[1:])
     lanes = tuple(a.var for a in s.axes)
@@ -244,7 +289,7 @@ def _lane_accesses(s: LaneMap | LaneFold) -> frozenset[Access]:
         return (len(lanes), *inner) if known else None
 
     read: list[Bound] = [*s.index, *(a.extent for a in s.axes), s.value]
-    if isinstance(s, LaneFold):
+    if not isinstance(s, LaneMap):
         read += [s.lo, s.hi, s.init]
     out = {Access(s.dst, True, owner(s.index))}
     for load in (found for e in read for found in loads(e)):

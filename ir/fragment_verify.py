@@ -9,6 +9,7 @@ from speccc.errors import VerifyError
 from speccc.ir.expr import Expr, Load, LoadBytes, Var, variables
 from speccc.ir.fragment import (
     FRAGMENT_STMTS,
+    LANE_STMTS,
     Barrier,
     Bound,
     FragLoad,
@@ -19,14 +20,18 @@ from speccc.ir.fragment import (
     FragZero,
     LaneFold,
     LaneMap,
+    LaneScan,
     MmaShape,
     Role,
     Subgroups,
+    SumRows,
+    Workgroup,
     bounds,
     loads,
     walk,
 )
-from speccc.ir.tile import Alloc, Buf, For, Mem, RowTiles, Share, Stmt
+from speccc.ir.tile import Alloc, Axis, Buf, For, Mem, RowTiles, Share, Stmt
+from speccc.ir.types import Kind
 
 MEMORY = (Mem.GLOBAL, Mem.SHARED, Mem.SCRATCH)
 
@@ -36,6 +41,7 @@ class _Scope:
     """What a statement can see, and whether it runs in one subgroup only."""
 
     kernel: str
+    group: Workgroup
     shapes: frozenset[MmaShape] | None
     bufs: frozenset[Buf]
     variables: frozenset[Var]
@@ -50,7 +56,8 @@ def verify_fragment(kernel: FragmentKernel, shapes: frozenset[MmaShape] | None =
     """VerifyError names the first rule broken; `shapes` are the device's, None for any."""
     if kernel.group.subgroup < 1 or kernel.group.subgroups < 1:
         raise VerifyError(f"kernel {kernel.name}: a workgroup without invocations")
-    scope = _Scope(kernel.name, shapes, frozenset(kernel.bufs), frozenset(kernel.scalars))
+    bufs, scalars = frozenset(kernel.bufs), frozenset(kernel.scalars)
+    scope = _Scope(kernel.name, kernel.group, shapes, bufs, scalars)
     for buf in kernel.bufs:
         if buf.mem is not Mem.GLOBAL:
             raise scope.error(f"parameter {buf.name} is {buf.mem.value}, not global")
@@ -64,7 +71,7 @@ def _block(body: tuple[Stmt, ...], outer: _Scope) -> None:
             raise scope.error(f"{type(s).__name__} is not a statement of the fragment level")
         if isinstance(s, FRAGMENT_STMTS) and not scope.subgroup:
             raise scope.error("a fragment is touched outside a subgroup's statements")
-        if isinstance(s, (LaneMap, LaneFold, Barrier, Alloc)) and scope.subgroup:
+        if isinstance(s, (*LANE_STMTS, Barrier, Alloc)) and scope.subgroup:
             raise scope.error(f"{type(s).__name__} under divergent control (inside Subgroups)")
         _CHECK[type(s)](s, scope)
         if isinstance(s, Alloc):
@@ -132,17 +139,48 @@ def _subgroups(s: Subgroups, scope: _Scope) -> None:
     _loop(s, scope)
 
 
-def _lanes(s: LaneMap | LaneFold, scope: _Scope) -> None:
-    axes = frozenset(a.var for a in s.axes)
-    for a in s.axes:
-        _bound(a.extent, scope)
-    inner = replace(scope, variables=scope.variables | axes)
+def _lanes(s: LaneMap | LaneFold | LaneScan, scope: _Scope) -> None:
+    inner = _inside(s.axes, scope)
     value = inner
-    if isinstance(s, LaneFold):
+    if not isinstance(s, LaneMap):
         for e in (s.lo, s.hi, s.init):
             _bound(e, inner)
-        value = replace(inner, variables=inner.variables | {s.var})
+        own = {s.var, s.total} if isinstance(s, LaneScan) else {s.var}
+        value = replace(inner, variables=inner.variables | own)
+    if isinstance(s, LaneScan) and not s.total.dtype == s.init.dtype == s.dst.dtype:
+        raise scope.error(f"{s.init.dtype} begins a scan of {s.total.dtype} into {s.dst.name}")
     _expr(s.value, value)
+    _element(s, inner, scope)
+
+
+def _sum_rows(s: SumRows, scope: _Scope) -> None:
+    inner = _inside((*s.axes, s.rows), scope)
+    if s.dst.dtype.kind not in (Kind.INT, Kind.UINT):
+        raise scope.error(f"rows of {s.dst.dtype} are summed in no fixed order")
+    if s.split < 1 or scope.group.subgroup % s.split or s.split & (s.split - 1):
+        raise scope.error(
+            f"{s.split} invocations of a subgroup of {scope.group.subgroup} share a sum"
+        )
+    if isinstance(s.rows.extent, int) and s.rows.extent > s.most:
+        raise scope.error(f"{s.rows.extent} rows are summed where {s.most} are held")
+    known = replace(inner, variables=inner.variables | {s.var})
+    for var, value in s.held:
+        _expr(value, known)
+        if value.dtype != var.dtype:
+            raise scope.error(f"{value.dtype} is held in {var.name} of {var.dtype}")
+        known = replace(known, variables=known.variables | {var})
+    _expr(s.value, known)
+    _element(s, inner, scope)
+
+
+def _inside(axes: tuple[Axis, ...], scope: _Scope) -> _Scope:
+    """What is known for each element of some axes."""
+    for a in axes:
+        _bound(a.extent, scope)
+    return replace(scope, variables=scope.variables | {a.var for a in axes})
+
+
+def _element(s: LaneMap | LaneFold | LaneScan | SumRows, inner: _Scope, scope: _Scope) -> None:
     _buffer(s.dst, scope)
     if len(s.index) != len(s.dst.shape):
         raise scope.error(f"buffer {s.dst.name} has {len(s.dst.shape)} axes, not {len(s.index)}")
@@ -209,6 +247,8 @@ _CHECK: dict[type, Callable[..., None]] = {
     Subgroups: _subgroups,
     LaneMap: _lanes,
     LaneFold: _lanes,
+    LaneScan: _lanes,
+    SumRows: _sum_rows,
     FragZero: _zero,
     FragLoad: _memory,
     FragStore: _memory,

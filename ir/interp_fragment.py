@@ -29,7 +29,9 @@ from speccc.ir.fragment import (
     FragZero,
     LaneFold,
     LaneMap,
+    LaneScan,
     Subgroups,
+    SumRows,
 )
 from speccc.ir.fragment_memory import Store, Touch
 from speccc.ir.interp_expr import evaluate, fma
@@ -180,7 +182,7 @@ def _lane_map(s: LaneMap, env: Env, group: _Group) -> None:
 
 
 def _write(
-    s: LaneMap | LaneFold,
+    s: LaneMap | LaneFold | LaneScan | SumRows,
     value: Array,
     grid: Env,
     sizes: tuple[int, ...],
@@ -192,7 +194,7 @@ def _write(
     group.store(s.dst).write(index, np.broadcast_to(value, sizes), owner)
 
 
-def _lane_fold(s: LaneFold, env: Env, group: _Group) -> None:
+def _in_order(s: LaneFold | LaneScan, env: Env, group: _Group) -> None:
     grid, sizes, owner = _grid(s.axes, env, group)
     if 0 in sizes:
         return
@@ -207,7 +209,7 @@ def _lane_fold(s: LaneFold, env: Env, group: _Group) -> None:
         # Only the elements whose range holds n: the others read nothing.
         here = {v: _pick(x, sizes, live) for v, x in grid.items()}
         here[s.var] = np.asarray(n, np.int64)
-        value[live] = _fold_step(s, value[live], here, _reader(group, owner[live]))
+        value[live] = _step(s, value[live], here, _reader(group, owner[live]))
     _write(s, value, grid, sizes, owner, group)
 
 
@@ -215,8 +217,10 @@ def _pick(x: Array, sizes: tuple[int, ...], live: Array) -> Array:
     return x if x.ndim == 0 else np.broadcast_to(x, sizes)[live]
 
 
-def _fold_step(s: LaneFold, seen: Array, env: Env, reader: Any) -> Array:
+def _step(s: LaneFold | LaneScan, seen: Array, env: Env, reader: Any) -> Array:
     e: Expr = s.value
+    if isinstance(s, LaneScan):
+        return evaluate(e, {**env, s.total: seen}, reader)
     if s.red is Red.MAX:
         return np.maximum(seen, evaluate(e, env, reader))
     if isinstance(e, Apply) and e.fn is Fn.MUL and e.dtype == F32:
@@ -224,6 +228,31 @@ def _fold_step(s: LaneFold, seen: Array, env: Env, reader: Any) -> Array:
         return fma(a, b, seen)
     total: Array = seen + evaluate(e, env, reader)
     return total
+
+
+def _sum_rows(s: SumRows, env: Env, group: _Group) -> None:
+    """The invocations of one element lie as far apart as the subgroup's sums are many."""
+    grid, sizes, _ = _grid(s.axes, env, group)
+    rows = _int(s.rows.extent, env, group)
+    if 0 in sizes:
+        return
+    if rows > s.most:
+        raise VerifyError(f"{rows} rows are summed where {s.most} are held")
+    side = group.kernel.group.subgroup
+    apart = side // s.split
+    place = np.arange(int(np.prod(sizes)), dtype=np.int64).reshape(sizes)
+    place %= group.kernel.group.invocations // s.split
+    first = place // apart * side + place % apart
+    for r in range(rows):
+        grid[s.rows.var] = np.asarray(r, np.int64)
+        total = np.zeros(sizes, s.dst.dtype.numpy)
+        for n in range(s.terms):
+            here = {**grid, s.var: np.asarray(n, np.int64)}
+            reader = _reader(group, first + n % s.split * apart)
+            for var, held in s.held:
+                here[var] = evaluate(held, here, reader)
+            total += evaluate(s.value, here, reader)
+        _write(s, total, grid, sizes, first, group)
 
 
 def _frag_index(s: FragLoad | FragStore, env: Env, group: _Group) -> tuple[Array, Array]:
@@ -270,7 +299,9 @@ _RUN: dict[type, Callable[..., None]] = {
     Subgroups: _subgroups,
     Barrier: _barrier,
     LaneMap: _lane_map,
-    LaneFold: _lane_fold,
+    LaneFold: _in_order,
+    LaneScan: _in_order,
+    SumRows: _sum_rows,
     FragZero: _frag_zero,
     FragLoad: _frag_load,
     FragMma: _frag_mma,

@@ -2,12 +2,13 @@
 
 A data-flow over the statement tree: the state is what was done to buffers since the last barrier;
 a statement that conflicts with it gets a barrier in front. Loops run to a fixed point, so the last
-statements of one iteration are ordered before the first of the next.
+statements of one iteration are ordered before the first of the next. What comes before a loop is
+ordered in front of it where that saves barriers inside, which would be met in every iteration.
 """
 
 from __future__ import annotations
 
-from speccc.ir.fragment import Access, Barrier, accesses, bounds, loads
+from speccc.ir.fragment import Access, Barrier, accesses, bounds, loads, walk
 from speccc.ir.tile import For, RowTiles, Share, Stmt
 
 State = frozenset[Access]
@@ -34,11 +35,21 @@ def _block(body: tuple[Stmt, ...], state: State) -> tuple[tuple[Stmt, ...], Stat
         if any(conflict(a, b) for a in state for b in own):
             out.append(Barrier())
             state = NOTHING
-        state |= own
         if loop:
-            s, state = _loop(s, state)
+            inside, after = _loop(s, state | own)
+            alone, alone_after = _loop(s, own)
+            if state and _barriers(alone) < _barriers(inside):
+                out.append(Barrier())
+                inside, after = alone, alone_after
+            s, state = inside, after
+        else:
+            state |= own
         out.append(s)
     return tuple(out), state
+
+
+def _barriers(s: Stmt) -> int:
+    return sum(isinstance(t, Barrier) for t in walk((s,)))
 
 
 def _bounds(s: Stmt) -> State:

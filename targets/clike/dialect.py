@@ -47,6 +47,10 @@ class Dialect:
     """What stands before a function of the prelude; with its space."""
     subgroup: str
     """The number of the invocation's subgroup, an expression of the index type."""
+    lane: str
+    """The number of the invocation in its subgroup, an expression of the index type."""
+    shuffle: str
+    """`{0}` as the invocation has it whose number in the subgroup differs in the bit `{1}`."""
     barrier: str
     """A statement: all invocations meet, and see what all wrote to memory before."""
     half: str

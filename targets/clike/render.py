@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import Var
 from speccc.ir.fragment import (
+    LANE_STMTS,
     Fragment,
     FragmentKernel,
     FragMma,
     FragStore,
-    LaneFold,
-    LaneMap,
     Role,
+    SumRows,
     Workgroup,
     allocated,
     walk,
@@ -117,11 +117,16 @@ class Renderer:
         for shape in shapes:
             self.out.line(f"{constant} M = {shape.m}, N = {shape.n}, K = {shape.k};")
 
+    @property
+    def joins(self) -> bool:
+        """Whether invocations of a subgroup add up what they have."""
+        return any(isinstance(s, SumRows) and s.split > 1 for s in walk(self.kernel.body))
+
     def written(self, buf: Buf) -> bool:
         """Whether the kernel writes to a buffer."""
         if buf.mem is not Mem.GLOBAL:
             return True
-        stores = (s for s in walk(self.kernel.body) if isinstance(s, (LaneMap, LaneFold)))
+        stores = (s for s in walk(self.kernel.body) if isinstance(s, LANE_STMTS))
         frags = (s for s in walk(self.kernel.body) if isinstance(s, FragStore))
         return any(s.dst is buf for s in stores) or any(s.buf is buf for s in frags)
 
@@ -164,14 +169,23 @@ class Renderer:
             self._lane_loop(axes, inner)
 
     def _lane_loop(self, axes: tuple[Axis, ...], inner: Callable[[], None]) -> None:
-        e, index = self.names.fresh("e"), self.dialect.types["index"]
-        extents = [self.exprs.bound(a.extent) for a in axes]
-        total = " * ".join(f"({x})" if " " in x else x for x in extents)
-        with self.counted(e, "invocation", total, "INVOCATIONS"):
-            rest = e
-            for n, a in reversed(list(enumerate(axes))):
-                v = self.exprs.variable(a.var)
-                extent = f"({extents[n]})" if " " in extents[n] else extents[n]
-                self.out.line(f"{index} {v} = {rest if n == 0 else f'{rest} % {extent}'};")
-                rest = f"{rest} / {extent}"
+        e = self.names.fresh("e")
+        with self.counted(e, "invocation", self.elements(axes), "INVOCATIONS"):
+            self.unravel(e, axes)
             inner()
+
+    def elements(self, axes: tuple[Axis, ...]) -> str:
+        """How many elements some axes have."""
+        return " * ".join(map(self._extent, axes))
+
+    def unravel(self, e: str, axes: tuple[Axis, ...]) -> None:
+        """The axes' variables of element `e`, the last axis fastest."""
+        index, rest = self.dialect.types["index"], e
+        for n, a in reversed(list(enumerate(axes))):
+            v, extent = self.exprs.variable(a.var), self._extent(a)
+            self.out.line(f"{index} {v} = {rest if n == 0 else f'{rest} % {extent}'};")
+            rest = f"{rest} / {extent}"
+
+    def _extent(self, a: Axis) -> str:
+        text = self.exprs.bound(a.extent)
+        return f"({text})" if " " in text else text

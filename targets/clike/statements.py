@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from speccc.ir.expr import Apply, Expr, Fn
-from speccc.ir.fragment import Barrier, LaneFold, LaneMap, Subgroups
+from speccc.ir.fragment import Barrier, LaneFold, LaneMap, LaneScan, Subgroups, SumRows
 from speccc.ir.tile import Alloc, For, Red, RowTiles, Share
 from speccc.ir.types import F32
+from speccc.targets.clike.sum_rows import sum_rows
 
 if TYPE_CHECKING:
     from speccc.targets.clike.render import Renderer
@@ -77,6 +78,18 @@ def _fold_step(r: Renderer, red: Red, value: Expr) -> str:
     return f"total + {r.exprs.inner(value)}"
 
 
+def _lane_scan(r: Renderer, s: LaneScan) -> None:
+    def scan() -> None:
+        kind, total = r.exprs.type(s.dst.dtype), r.exprs.variable(s.total)
+        r.out.line(f"{r.dialect.exact}{kind} {total} = {r.exprs.render(s.init)};")
+        v = r.exprs.variable(s.var)
+        with r.counted(v, r.exprs.bound(s.lo), r.exprs.bound(s.hi)):
+            r.out.line(f"{total} = {r.exprs.render(s.value)};")
+        r.out.line(f"{r.exprs.element(s.dst, s.index)} = {total};")
+
+    r.lanes(s.axes, scan)
+
+
 STATEMENTS: dict[type, Callable[..., None]] = {
     Alloc: _alloc,
     For: _for,
@@ -86,4 +99,6 @@ STATEMENTS: dict[type, Callable[..., None]] = {
     Barrier: _barrier,
     LaneMap: _lane_map,
     LaneFold: _lane_fold,
+    LaneScan: _lane_scan,
+    SumRows: sum_rows,
 }

@@ -57,7 +57,8 @@ _WORDS = """
     device constant threadgroup thread kernel vertex fragment visible ray_data object_data metal
     half uchar ushort uint ulong bfloat size_t ptrdiff_t packed sampler texture precise fast
     ulong2 char4 as_type dot4_ir min max abs rint sqrt fma mem_flags threadgroup_barrier
-    simdgroup_matrix sizes thread_number simdgroup_number group_number group_count
+    simdgroup_matrix sizes thread_number simdgroup_number group_number group_count lane_number
+    simd_shuffle_xor
 """
 MOST_BUFFERS = 31
 """Of a kernel: the argument table of Apple's Metal Feature Set Tables."""
@@ -77,6 +78,8 @@ NUMBERS = (
     ("group_number", "threadgroup_position_in_grid"),
     ("group_count", "threadgroups_per_grid"),
 )
+LANE = ("lane_number", "thread_index_in_simdgroup")
+"""Where threads of a simdgroup add up what they have."""
 
 
 def _reader(r: Exprs, e: LoadBytes, at: str) -> str:
@@ -115,7 +118,8 @@ def _entry(r: Renderer) -> str:
         raise UnsupportedError(
             f"kernel {r.kernel.name}: {len(params)} buffers, but Metal binds {MOST_BUFFERS}"
         )
-    params += [f"uint {name} [[{attribute}]]" for name, attribute in NUMBERS]
+    numbers = (*NUMBERS, LANE) if r.joins else NUMBERS
+    params += [f"uint {name} [[{attribute}]]" for name, attribute in numbers]
     lines = ",\n    ".join(params)
     return f"kernel void {r.entry}(\n    {lines})"
 
@@ -173,6 +177,8 @@ MSL = Dialect(
     constant="constant int",
     function="static inline ",
     subgroup="int(simdgroup_number)",
+    lane="int(lane_number)",
+    shuffle="simd_shuffle_xor({}, ushort({}))",
     barrier=BARRIER,
     half="float(as_type<half>(ushort({})))",
     reader=_reader,

@@ -126,6 +126,8 @@ def _opening(r: Renderer) -> None:
     r.out.line("const auto item = syclex::this_work_item::get_nd_item<1>();")
     r.out.line("PER_LANE int invocation = int(item.get_local_linear_id());")
     r.out.line("PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());")
+    if r.joins:
+        r.out.line("PER_LANE int lane = int(item.get_sub_group().get_local_linear_id());")
     r.out.line("const int workgroup = int(item.get_group_linear_id());")
     r.out.line("const int workgroups = int(item.get_group_range(0));")
     for buf in r.shared:
@@ -211,6 +213,8 @@ SYCL = Dialect(
     constant="constexpr int",
     function="inline ",
     subgroup="subgroup",
+    lane="lane",
+    shuffle="sycl::permute_group_by_xor(item.get_sub_group(), {}, {})",
     barrier="sycl::group_barrier(item.get_group());",
     half="float(sycl::bit_cast<half>(uint16_t({})))",
     reader=_reader,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from speccc.ir.expr import Apply, Fn, LoadBytes, Var
+from speccc.ir.expr import Apply, Expr, Fn, LoadBytes, Var, children
 from speccc.ir.fragment import (
+    LANE_STMTS,
     FragLoad,
     Fragment,
     FragMma,
     FragStore,
     FragZero,
-    LaneFold,
     Role,
     walk,
 )
@@ -73,7 +73,8 @@ WHOLE = {
     "u32": "{}",
 }
 """The value of a number whose bits are read at once; halves come as their float."""
-DOT_EXTENSIONS = ("GL_EXT_integer_dot_product",)
+DOT_EXTENSION = "GL_EXT_integer_dot_product"
+SHUFFLE_EXTENSION = "GL_KHR_shader_subgroup_shuffle"
 USES = {
     Role.A: "gl_MatrixUseA",
     Role.B: "gl_MatrixUseB",
@@ -120,7 +121,8 @@ def _opening(r: Renderer) -> None:
 
 def _declarations(r: Renderer, fma: Fma, sizes: tuple[Var, ...], views: Views) -> None:
     out = r.out
-    for name in (*EXTENSIONS, *(DOT_EXTENSIONS if _dots(r) else ())):
+    needed = ((DOT_EXTENSION, _dots(r)), (SHUFFLE_EXTENSION, r.joins))
+    for name in (*EXTENSIONS, *(name for name, used in needed if used)):
         out.line(f"#extension {name} : require")
     out.line()
     out.line(f"layout(local_size_x = {r.kernel.group.invocations}) in;")
@@ -137,8 +139,12 @@ def _declarations(r: Renderer, fma: Fma, sizes: tuple[Var, ...], views: Views) -
 
 def _dots(r: Renderer) -> bool:
     """Whether the kernel dots packed bytes."""
-    folds = (s.value for s in walk(r.kernel.body) if isinstance(s, LaneFold))
-    return any(isinstance(v, Apply) and v.fn is Fn.DOT4 for v in folds)
+    values = (s.value for s in walk(r.kernel.body) if isinstance(s, LANE_STMTS))
+    return any(map(_has_dot, values))
+
+
+def _has_dot(e: Expr) -> bool:
+    return (isinstance(e, Apply) and e.fn is Fn.DOT4) or any(map(_has_dot, children(e)))
 
 
 def _interface(r: Renderer, sizes: tuple[Var, ...], views: Views) -> None:
@@ -207,6 +213,8 @@ def glsl(fma: Fma, sizes: tuple[Var, ...] = ()) -> Dialect:
         constant="const int",
         function="",
         subgroup="int(gl_SubgroupID)",
+        lane="int(gl_SubgroupInvocationID)",
+        shuffle="subgroupShuffleXor({}, {}u)",
         barrier=BARRIER,
         half="unpackHalf2x16({}).x",
         reader=lambda r, e, at: _reader(r, e, at, views),

@@ -36,6 +36,7 @@ AS_WRITTEN = (
 NUMBERS = {
     "thread_index_in_threadgroup": "number",
     "simdgroup_index_in_threadgroup": "simdgroup",
+    "thread_index_in_simdgroup": "number % metal::LANES",
     "threadgroup_position_in_grid": "group",
     "threadgroups_per_grid": "groups",
 }

@@ -1,5 +1,5 @@
 // attn_softmax for Metal, metal:m4, no matrix instruction, 2 subgroups of 32.
-// sha256 of what follows: 54f4e7b074baf8d7
+// sha256 of what follows: 0c9699fba4869191
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 #pragma METAL fp math_mode(safe)
@@ -157,22 +157,20 @@ kernel void attn_softmax(
             float value = 0.0f;
             scores_6[((((unit / m) * m) + (unit % m)) * slots) + (length + z)] = value;
         }
+        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
         for (int d = 0; d < int(depth[unit % m]) + 1; ++d) {
-            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             if (invocation == 0) {
                 float value = tail[d];
                 scores_6[((((unit / m) * m) + (unit % m)) * slots) + (length + int(path[((unit % m) * 64) + d]))] = value;
             }
         }
         for (int s = (length / 16) * 16; s < length; ++s) {
-            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             if (invocation == 0) {
                 float value = part[s % 16] + scores_6[((((unit / m) * m) + (unit % m)) * slots) + s];
                 part[s % 16] = value;
             }
         }
         for (int d = 0; d < int(depth[unit % m]) + 1; ++d) {
-            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             if (invocation == 0) {
                 float value = part[(length + d) % 16] + tail[d];
                 part[(length + d) % 16] = value;

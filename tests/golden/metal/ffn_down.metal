@@ -1,5 +1,5 @@
 // ffn_down for Metal, metal:m4, f16*f16->f32 8x8x8, 2 subgroups of 32.
-// sha256 of what follows: 5718ba5715d969d4
+// sha256 of what follows: 8503bc9cdf7103ae
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 #pragma METAL fp math_mode(safe)
@@ -101,14 +101,13 @@ kernel void ffn_down(
     threadgroup int partial_2[16];
     threadgroup float acc0[128];
     for (int r = 0; r < m; ++r) {
-        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
         for (int e = invocation; e < 160; e += INVOCATIONS) {
             int c = e;
             float value = ffn_gate_up_6[(r * 160) + c];
             line[workgroup * (160) + c] = value;
         }
+        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
         for (int b = 0; b < 5; ++b) {
-            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = as_type<float>(0xff800000u);
@@ -166,7 +165,6 @@ kernel void ffn_down(
             }
             for (int few = 0; few < min(4 / min(m - (row_tile * 8), 8), 1); ++few) {
                 for (int chunk = 0; chunk < 2; ++chunk) {
-                    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
                     for (int e = invocation; e < (min(5 - (chunk * 4), 4)) * (min(m - (row_tile * 8), 8)) * 8; e += INVOCATIONS) {
                         int q = e % 8;
                         int i = e / 8 % (min(m - (row_tile * 8), 8));
@@ -181,16 +179,16 @@ kernel void ffn_down(
                         int u = e / 16 / (min(m - (row_tile * 8), 8));
                         int total = 0;
                         for (int q = 0; q < 8; ++q) {
-                            total = total + dot4_ir(x_words[(((u * 8) + i) * 8) + q], (int(uint(*(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + (((q % 4) * 64) + (j * 4))))) >> uint(int((q / 4) * 4)))) & 252645135);
+                            total = total + dot4_ir(x_words[(((u * 8) + i) * 8) + (((u % 1) * 8) + q)], (int(uint(*(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + ((((((u % 1) * 8) + q) % 4) * 64) + (j * 4))))) >> uint(int(((((u % 1) * 8) + q) / 4) * 4)))) & 252645135);
                         }
                         lane_dots[(((u * 8) + i) * 16) + j] = total;
                     }
+                    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
                     for (int u = 0; u < min(5 - (chunk * 4), 4); ++u) {
-                        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
                         for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
                             int j = e % 16;
                             int i = e / 16;
-                            float value = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)], fma_ir(float(lane_dots[(((u * 8) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 256) + (j * 2))))), acc0[(i * 16) + j]));
+                            float value = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)], fma_ir(float(lane_dots[(((u * 8) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + (((u % 1) * 32) + 256)) + (j * 2))))), acc0[(i * 16) + j]));
                             acc0[(i * 16) + j] = value;
                         }
                     }

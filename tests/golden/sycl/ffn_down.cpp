@@ -1,5 +1,5 @@
 // ffn_down for SYCL, sycl:bmg, i8*i8->i32 8x16x32, 4 subgroups of 16.
-// sha256 of what follows: 00d856a0f6c0d8c2
+// sha256 of what follows: 749978bc2ddc5e53
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -192,14 +192,13 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
     syclexp::work_group_static<int[16]> partial_2;
     syclexp::work_group_static<float[128]> acc0;
     for (int r = 0; r < m; ++r) {
-        sycl::group_barrier(item.get_group());
         for (int e = invocation; e < 160; e += INVOCATIONS) {
             int c = e;
             float value = ffn_gate_up_6[(r * 160) + c];
             line[workgroup * (160) + c] = value;
         }
+        sycl::group_barrier(item.get_group());
         for (int b = 0; b < 5; ++b) {
-            sycl::group_barrier(item.get_group());
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);

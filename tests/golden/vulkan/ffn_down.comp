@@ -1,6 +1,6 @@
 #version 450
 // ffn_down for Vulkan, i8*i8->i32 16x16x16, 2 subgroups of 32.
-// sha256 of what follows: 0d516a2505b63b4d
+// sha256 of what follows: 467741106b1d0eb7
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -85,14 +85,13 @@ void main() {
     const int workgroup = int(gl_WorkGroupID.x);
     const int workgroups = int(gl_NumWorkGroups.x);
     for (int r = 0; r < m; ++r) {
-        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
         for (int e = invocation; e < 160; e += INVOCATIONS) {
             int c = e;
             precise float value = ffn_gate_up_6[(r * 160) + c];
             line[workgroup * (160) + c] = value;
         }
+        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
         for (int b = 0; b < 5; ++b) {
-            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 precise float total = uintBitsToFloat(0xff800000u);
@@ -150,7 +149,6 @@ void main() {
             }
             for (int few = 0; few < min(4 / min(m - (row_tile * 8), 8), 1); ++few) {
                 for (int chunk = 0; chunk < 2; ++chunk) {
-                    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
                     for (int e = invocation; e < (min(5 - (chunk * 4), 4)) * (min(m - (row_tile * 8), 8)) * 8; e += INVOCATIONS) {
                         int q = e % 8;
                         int i = e / 8 % (min(m - (row_tile * 8), 8));
@@ -165,16 +163,16 @@ void main() {
                         int u = e / 16 / (min(m - (row_tile * 8), 8));
                         precise int total = 0;
                         for (int q = 0; q < 8; ++q) {
-                            total = total + dotPacked4x8EXT(x_words[(((u * 16) + i) * 8) + q], (int(uint(int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + (((q % 4) * 64) + (j * 4))) / 4])) >> uint(int((q / 4) * 4)))) & 252645135);
+                            total = total + dotPacked4x8EXT(x_words[(((u * 16) + i) * 8) + (((u % 1) * 8) + q)], (int(uint(int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + ((((((u % 1) * 8) + q) % 4) * 64) + (j * 4))) / 4])) >> uint(int(((((u % 1) * 8) + q) / 4) * 4)))) & 252645135);
                         }
                         lane_dots[(((u * 16) + i) * 16) + j] = total;
                     }
+                    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
                     for (int u = 0; u < min(5 - (chunk * 4), 4); ++u) {
-                        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
                         for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
                             int j = e % 16;
                             int i = e / 16;
-                            precise float value = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)], fma_ir(float(lane_dots[(((u * 16) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 256) + (j * 2)) / 2])), acc0[(i * 16) + j]));
+                            precise float value = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)], fma_ir(float(lane_dots[(((u * 16) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + (((u % 1) * 32) + 256)) + (j * 2)) / 2])), acc0[(i * 16) + j]));
                             acc0[(i * 16) + j] = value;
                         }
                     }

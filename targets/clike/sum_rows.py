@@ -1,0 +1,113 @@
+"""`SumRows` as text: one body for each power of two of rows, with as many sums in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from speccc.ir import expr as ex
+from speccc.ir.expr import Expr, Fn
+from speccc.ir.fragment import Bound, SumRows
+from speccc.ir.types import INDEX
+
+if TYPE_CHECKING:
+    from speccc.targets.clike.render import Renderer
+
+
+def sum_rows(r: Renderer, s: SumRows) -> None:
+    """The statement; which body runs depends on the number of rows, the same for everybody."""
+    bodies = list(_heights(s.rows.extent, s.most))
+    for n, (below, height) in enumerate(bodies):
+        otherwise = "else " if n else ""
+        last = n == len(bodies) - 1
+        head = otherwise if last else f"{otherwise}if ({r.exprs.bound(s.rows.extent)} <= {height})"
+        with r.names.scope(), r.out.block(head.strip()):
+            _elements(r, s, lambda sure=below, most=height: _Rows(r, s, sure, most))
+
+
+def _heights(rows: Bound, most: int) -> Iterator[tuple[int, int]]:
+    """(rows that surely exist, rows that may) of each body, the shortest first."""
+    below, height = 0, 1
+    while True:
+        height = min(height, most)
+        if not isinstance(rows, int):
+            yield below + 1, height
+        elif rows <= height:
+            yield rows, rows
+        if height == most or (isinstance(rows, int) and rows <= height):
+            return
+        below, height = height, 2 * height
+
+
+class _Rows:
+    """The sums of one element, a register a row."""
+
+    def __init__(self, r: Renderer, s: SumRows, sure: int, most: int) -> None:
+        self.r, self.s, self.sure = r, s, sure
+        self.sums = [r.names.fresh(f"sum_{n}") for n in range(most)]
+
+    def row(self, n: int) -> Expr:
+        """A row that exists: the last one again for those that may not."""
+        own = ex.lit(n)
+        live = self.s.rows.extent
+        return own if n < self.sure else ex.minimum(own, ex.sub(ex.lit(live), 1))
+
+    def add_up(self, first: str, step: int) -> None:
+        """The sums over terms first, first + step, .."""
+        r, s = self.r, self.s
+        kind = r.exprs.type(s.dst.dtype)
+        r.out.line(f"{kind} {', '.join(f'{x} = 0' for x in self.sums)};")
+        v = r.exprs.variable(s.var)
+        with r.counted(v, first, str(s.terms), str(step) if step > 1 else ""):
+            for var, held in s.held:
+                value = r.exprs.render(held)
+                r.out.line(f"{r.exprs.type(var.dtype)} {r.exprs.variable(var)} = {value};")
+            for n, x in enumerate(self.sums):
+                value = r.exprs.inner(ex.substitute(s.value, {s.rows.var: self.row(n)}))
+                r.out.line(f"{x} = {x} + {value};")
+
+    def join(self, apart: int) -> None:
+        """The sums of all invocations of an element, to each of them."""
+        shuffle = self.r.dialect.shuffle
+        while apart < self.r.kernel.group.subgroup:
+            for x in self.sums:
+                self.r.out.line(f"{x} = {x} + {shuffle.format(x, apart)};")
+            apart *= 2
+
+    def store(self) -> None:
+        """Those of rows that exist."""
+        r, s = self.r, self.s
+        for n, x in enumerate(self.sums):
+            index = tuple(ex.substitute(i, {s.rows.var: ex.lit(n)}) for i in s.index)
+            line = f"{r.exprs.element(s.dst, index)} = {x};"
+            if n < self.sure:
+                r.out.line(line)
+                continue
+            with r.out.block(f"if ({n} < {r.exprs.bound(s.rows.extent)})"):
+                r.out.line(line)
+
+
+def _elements(r: Renderer, s: SumRows, rows: Callable[[], _Rows]) -> None:
+    if s.split == 1:
+        r.lanes(s.axes, lambda: _alone(rows()))
+        return
+    index, group = r.dialect.types[INDEX.name], r.kernel.group
+    apart = group.subgroup // s.split
+    first, at, e = (r.names.fresh(n) for n in ("first", "at", "e"))
+    lane, total = r.dialect.lane, r.elements(s.axes)
+    # All invocations of a subgroup take every turn together, as adding up needs them all: those
+    # past the end do the last element once more.
+    with r.counted(first, "0", total, str(group.invocations // s.split)):
+        r.out.line(f"{index} {at} = {first} + {r.dialect.subgroup} * {apart} + {lane} % {apart};")
+        r.out.line(f"{index} {e} = {r.exprs.call(Fn.MIN, at, f'{total} - 1')};")
+        r.unravel(e, s.axes)
+        own = rows()
+        own.add_up(f"{lane} / {apart}", s.split)
+        own.join(apart)
+        with r.out.block(f"if ({at} < {total} && {lane} < {apart})"):
+            own.store()
+
+
+def _alone(rows: _Rows) -> None:
+    rows.add_up("0", 1)
+    rows.store()
