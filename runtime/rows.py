@@ -55,10 +55,19 @@ def chain(rows: int, width: int) -> tuple[Ints, Ints]:
     return np.arange(rows, dtype=np.int32), np.ascontiguousarray(path)
 
 
-def passes(rows: int, limit: int, splits: Splits) -> list[int]:
-    """Widths of the passes that run a chain of any length, each at most `limit`."""
-    chunks = [limit] * (rows // limit) + ([rows % limit] if rows % limit else [])
-    return [width for chunk in chunks for width in splits.get(chunk, (chunk,))]
+def passes(rows: int, limit: int, splits: Splits) -> list[tuple[int, int]]:
+    """(rows, width) of each pass that runs a chain of any length, each at most `limit` wide.
+
+    Only the last pass of a split has a width to spare; the next one starts where its rows end.
+    """
+    out: list[tuple[int, int]] = []
+    for start in range(0, rows, limit):
+        left = min(limit, rows - start)
+        for width in splits.get(left, (left,)):
+            taken = min(width, left)
+            out.append((taken, width))
+            left -= taken
+    return out
 
 
 def tree(parents: Sequence[int], width: int) -> tuple[Ints, Ints]:

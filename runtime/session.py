@@ -153,8 +153,8 @@ class StepSession(ABC):
             return
         self._parents = ()
         at = 0
-        for width in passes(len(ids), limit, self.splits):
-            part = ids[at : at + width]
+        for taken, width in passes(len(ids), limit, self.splits):
+            part = ids[at : at + taken]
             skipped = min(max(first - at, 0), len(part))
             spare = min(width - len(part), self.context - self.length - len(part))
             rows = np.append(part, np.repeat(part[-1:], spare)) if spare else part

@@ -65,7 +65,18 @@ def test_only_gains_beyond_noise_are_run() -> None:
     table = {1: 1.0, 2: 1.1, 3: 1.2, 4: 1.3, 5: 2.3 / WORTH - 0.01, 6: 9.0}
     splits = split_columns(table)
     assert splits[5].widths == (4, 1)
-    assert set(worthwhile(splits, table)) == {6}
+    assert set(worthwhile(splits, table, table)) == {6}
+
+
+def test_a_gain_that_the_fastest_times_deny_is_noise() -> None:
+    busy = {1: 8.0, 4: 11.0, 5: 12.6, 6: 11.1, 8: 36.0}
+    quiet = {1: 3.4, 4: 4.2, 5: 4.6, 6: 5.0, 8: 9.0}
+    splits = split_columns(busy)
+    assert splits[5].widths == (6,)
+    assert splits[8].widths == (6, 2)
+    assert set(worthwhile(splits, busy, busy)) == {5, 7, 8}
+    assert worthwhile(splits, busy, quiet) == {}
+    assert set(worthwhile(splits, busy, {**quiet, 8: 20.0})) == {7, 8}
 
 
 def test_nothing_measured_splits_nothing() -> None:
