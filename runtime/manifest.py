@@ -10,10 +10,10 @@ from typing import Any
 from speccc.errors import InputError
 from speccc.runtime.rows import Splits
 from speccc.runtime.session import StepSpec
-from speccc.runtime.step_spec import MOST, RECORDED
+from speccc.runtime.step_spec import LAUNCHED, MOST
 
 DRAFTERS = ("ngram", "none")
-TARGETS = ("cpu", RECORDED)
+TARGETS = ("cpu", *LAUNCHED)
 """Backends of the targets that this version runs."""
 
 
@@ -35,7 +35,7 @@ class Facts:
 
     @property
     def backend(self) -> str:
-        """The target's backend: cpu or vulkan, if this version runs it."""
+        """The target's backend, one of `TARGETS` if this version runs it."""
         return self.target.partition(":")[0]
 
 

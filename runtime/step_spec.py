@@ -28,8 +28,8 @@ INPUTS = ("tokens", "positions", "depth", "path")
 CACHES = ("k_cache", "v_cache")
 SCALES = ("k_scale", "v_scale")
 LIBRARY = "step.so"
-RECORDED = "vulkan"
-"""The backend whose step is launches of kernels; others' is one function of a library."""
+LAUNCHED = tuple(ENDINGS)
+"""The backends whose step is launches of kernels; the CPU's is one function of a library."""
 _DIMENSIONS = ("m", "slots", "tiles")
 
 
@@ -43,20 +43,19 @@ def seal(step: Mapping[str, Any], library: Any) -> str:
 def read_step(entries: Entries) -> StepSpec:
     """How to call the artifact's step; InputError names the field that is wrong."""
     where = str(entries.path)
-    target = str(entries.manifest.get("target"))
-    launches = read_launches(entries.data, where) if target.startswith(RECORDED) else None
-    for name in ("weights", "vectors", *(() if launches else (LIBRARY,))):
+    backend = str(entries.manifest.get("target")).partition(":")[0]
+    plan = read_plan(entries.data, where) if backend in LAUNCHED else None
+    for name in ("weights", "vectors", *(() if plan else (LIBRARY,))):
         if name not in entries.data:
             raise InputError(f"entry {name} is missing: compile the model again", where=where)
     step: Any = entries.manifest.get("step")
     try:
         spec = parse_step(step)
-        code = sealed_code(entries.data) if launches else entries.data[LIBRARY]
+        code = sealed_code(entries.data, backend, where) if plan else entries.data[LIBRARY]
         if step["seal"] != seal(step, code):
-            raise ValueError(f"it does not belong to {FILE if launches else LIBRARY}")
-        if launches:
-            scratch = sum(n * DTYPES[t].nbytes for t, n in spec.scratch.items())
-            check_bindings(launches, {b.name for b in spec.bufs}, 4 * spec.arena, scratch)
+            raise ValueError(f"it does not belong to {FILE if plan else LIBRARY}")
+        if plan is not None:
+            check_plan(spec, plan)
         _check_bufs(spec)
         if len(entries.data["vectors"]) % 4:
             raise ValueError("vectors is no f32 array")
@@ -84,6 +83,20 @@ def parse_step(step: Any) -> StepSpec:
         max_rows=_positive(step["max_rows"]),
         ropes=tuple(_rope(r) for r in _list(step["ropes"])),
     )
+
+
+def check_plan(spec: StepSpec, plan: LaunchPlan) -> None:
+    """ValueError unless the launches know all buffers of the step, as large as it makes them."""
+    if sorted(plan.sizes) != sorted(NAMES):
+        raise ValueError(f"the sizes of {FILE} are others")
+    sample = {name: n for n, name in enumerate(plan.sizes, start=2)}
+    for buf in spec.bufs:
+        known = plan.buffers.get(buf.name)
+        if known is None:
+            raise ValueError(f"{FILE} knows no buffer {buf.name}")
+        sides = (d if isinstance(d, int) else sample[d] for d in buf.shape)
+        if known.nbytes(sample) != math.prod(sides) * DTYPES[buf.dtype].nbytes:
+            raise ValueError(f"{FILE} has another buffer {buf.name}")
 
 
 def _line(e: Exception) -> str:

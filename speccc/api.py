@@ -120,10 +120,7 @@ class Model:
                 where=where,
             )
         if facts.backend != "cpu":
-            from speccc.runtime.devices.vulkan_home import need_vulkan
-
-            need_vulkan()
-            return
+            return  # a session opens the device, and says what is missing
         if facts.machine != here:
             raise UnsupportedError(
                 f"is compiled for {facts.machine}, this machine is {here}: compile the model here",
@@ -182,6 +179,7 @@ class Model:
         data = self._entries.data
         return open_session(
             self._spec,
+            self._facts.backend,
             data,
             data["weights"],
             data["vectors"].view(np.float32),

@@ -76,6 +76,10 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
             return load(kept)
         except InputError:  # damaged or of another schema: compile it anew
             kept.unlink()
+    if target != "cpu":
+        from speccc.device_here import need_device
+
+        need_device(target)  # before minutes of compiling for it
     with without_torch():
         return compile_model(
             path,
@@ -112,10 +116,10 @@ def resolve_isa(name: str) -> str:
 
 
 def resolve_target(name: str) -> str:
-    """The target a name means: "vulkan" is its default device. UnsupportedError for no target."""
+    """The target a name means: of a bare backend, the device here. UnsupportedError for none."""
     if name == "cpu":
         return name
-    from speccc.device_step import device_target
+    from speccc.device_here import device_target
 
     return device_target(name).name
 

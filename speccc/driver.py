@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from speccc.build_step import build_step
-from speccc.device_step import DeviceStep, build_device_step, device_target, measured_here
+from speccc.device_here import device_target
+from speccc.device_step import DeviceStep, build_device_step, measured_here
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.build_llama import build_llama, weight_types
 from speccc.ir.expr import Expr, Var
@@ -43,8 +44,8 @@ from speccc.runtime.session import CpuSession, StepSpec
 from speccc.runtime.step_spec import SCRATCH, parse_step, seal
 from speccc.runtime.tokenizer import Tokenizer
 from speccc.targets.cpu.built import Built, Signature
+from speccc.targets.base import Target
 from speccc.targets.cpu.isa import Isa, by_name, runs_here
-from speccc.targets.vulkan.target import VulkanTarget
 from speccc.tuning import Subject, schedules_for, told
 from speccc.user_cache import write_whole
 from speccc.verify_cache import known_or_measured, verify_keys
@@ -122,7 +123,7 @@ def compile_to(
 
 
 def _build(
-    subject: Subject, schedules: Schedules, device: VulkanTarget | None, tell: Progress
+    subject: Subject, schedules: Schedules, device: Target | None, tell: Progress
 ) -> Built | DeviceStep:
     """The step's code, for the host CPU or a device."""
     program = (subject.plan, subject.arena, subject.bounds)
@@ -190,7 +191,7 @@ class _Made:
     isa: Isa
     schedules: Schedules
     built: Built | DeviceStep
-    device: VulkanTarget | None
+    device: Target | None
 
     @property
     def source(self) -> ModelSource:
@@ -235,7 +236,7 @@ def _check(options: CompileOptions) -> Isa:
     return isa
 
 
-def _device(options: CompileOptions) -> VulkanTarget | None:
+def _device(options: CompileOptions) -> Target | None:
     """The device target, None for the CPU; UnsupportedError for one that this version lacks."""
     if options.target.partition(":")[0] not in TARGETS:
         raise UnsupportedError(

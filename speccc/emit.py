@@ -23,6 +23,8 @@ from speccc.passes.graph_pipeline import optimize
 from speccc.passes.lower_context import KV_TYPES, MAX_ROWS
 from speccc.passes.lower_graph import Lowered, LowerGraph
 from speccc.passes.plan_memory import Arena, PlanMemory
+from speccc.runtime.devices.built_kernels import FOLDER as KERNELS
+from speccc.runtime.devices.launch_plan import FILE as LAUNCH_PLAN
 from speccc.targets.base import RenderedPlan, Source, Target, ToolMissingError
 from speccc.targets.devices.profile import Profile
 from speccc.targets.launch_plan import document, launches_per_step
@@ -33,7 +35,7 @@ Progress = Callable[[str, int, int], None]
 Document = Mapping[str, object]
 
 SCHEMA = 1
-REPORT, LAUNCH_PLAN, KERNELS = "report.json", "launch-plan.json", "kernels"
+REPORT = "report.json"
 WIDTHS = (1, 4, 8)
 """Rows for which traffic is reported."""
 CONTEXT = 1024

@@ -8,16 +8,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from speccc.emit import KERNELS, LAUNCH_PLAN, REPORT
-from speccc.errors import InputError, SpecccError, UnsupportedError
-from speccc.runtime.devices.drivers import DRIVERS, binary_ending, open_driver
-from speccc.runtime.devices.gpu_session import GpuSession
-from speccc.runtime.devices.gpu_step import Code, Driver
-from speccc.runtime.devices.launch_plan import LaunchPlan, read_launch_plan
+from speccc.emit import REPORT
+from speccc.errors import InputError, SpecccError
+from speccc.runtime.devices.built_kernels import read_plan
+from speccc.runtime.devices.drivers import binary_ending
+from speccc.runtime.devices.gpu_step import Driver
+from speccc.runtime.devices.open_session import DeviceSession, open_session
+from speccc.runtime.step_spec import check_plan
 
 MOST_JSON = 1 << 26
 """Bytes; ours have thousands."""
@@ -25,7 +26,7 @@ MOST_JSON = 1 << 26
 
 def open_emitted(
     model: Path, folder: Path, *, context: int | None = None, driver: Driver | None = None
-) -> GpuSession:
+) -> DeviceSession:
     """A session on the first device of the folder's backend, or on `driver`'s.
 
     InputError when the folder is damaged or of another model; UnsupportedError when a stage that
@@ -33,26 +34,45 @@ def open_emitted(
     """
     from speccc.driver import CompileOptions, tunable
 
-    report = _read(folder / REPORT)
+    report = _report(folder)
     backend, kv = str(report.get("target")).partition(":")[0], str(report.get("kv"))
-    if backend not in DRIVERS:
-        raise UnsupportedError(f"no driver for {backend}; there are {', '.join(DRIVERS)}")
+    binary_ending(backend)
     subject = tunable(model, CompileOptions(kv=kv))
-    plan = read_launch_plan(_read(folder / LAUNCH_PLAN), str(folder / LAUNCH_PLAN))
     _check_model(model, folder, report)
-    lost = [b.name for b in subject.step.bufs if b.name not in plan.buffers]
-    if lost:
-        raise InputError(f"knows no buffer {lost[0]}: emit it again", where=str(folder))
-    codes = _codes(folder, plan, backend)
-    return GpuSession(
+    files = _Folder(folder)
+    try:
+        check_plan(subject.step, read_plan(files, str(folder)))
+    except ValueError as error:
+        raise InputError(f"is damaged ({error}): emit it again", where=str(folder)) from None
+    return open_session(
+        backend,
         subject.step,
-        driver or open_driver(backend),
-        plan,
-        codes,
+        files,
         subject.weights,
         subject.vectors,
         context=min(context or subject.most_context, subject.most_context),
+        where=str(folder),
+        driver=driver,
     )
+
+
+class _Folder(Mapping[str, bytes]):
+    """A folder's files by their place in it, read when they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __getitem__(self, name: str) -> bytes:
+        path = self.folder / name
+        if not path.is_file():
+            raise KeyError(name)
+        return path.read_bytes()
+
+    def __iter__(self) -> Iterator[str]:
+        return (p.relative_to(self.folder).as_posix() for p in self.folder.rglob("*"))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _check_model(model: Path, folder: Path, report: Mapping[str, Any]) -> None:
@@ -64,21 +84,8 @@ def _check_model(model: Path, folder: Path, report: Mapping[str, Any]) -> None:
         raise InputError(f"was emitted for another model than {model}", where=str(folder))
 
 
-def _codes(folder: Path, plan: LaunchPlan, backend: str) -> dict[str, Code]:
-    ending = binary_ending(backend)
-    out: dict[str, Code] = {}
-    for name, entry in plan.entries.items():
-        path = folder / KERNELS / f"{name}.{ending}"
-        # A name is a part of a path here: it may not lead out of the folder.
-        if path.parent != folder / KERNELS or not path.is_file():
-            raise UnsupportedError(f"kernel {name} has no {ending} file", where=str(folder))
-        told = path.with_suffix(".json")
-        shared = _read(told).get("shared_bytes", 0) if told.is_file() else 0
-        out[name] = Code(path.read_bytes(), entry, int(shared))
-    return out
-
-
-def _read(path: Path) -> dict[str, Any]:
+def _report(folder: Path) -> dict[str, Any]:
+    path = folder / REPORT
     if not path.is_file():
         raise InputError("no such file; is this a folder of `speccc emit`?", where=str(path))
     if path.stat().st_size > MOST_JSON:

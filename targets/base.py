@@ -95,6 +95,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """What a launch plan asks of the device that it runs on.
+
+    `device` is what its driver calls it (a part of its name, or a filter), "" for the first there
+    is; `subgroup` is invocations, 0 for any; `matrix` an int8 instruction's m, n, k. `workers` are
+    workgroups that keep it busy, 0 where the driver knows.
+    """
+
+    device: str = ""
+    subgroup: int = 0
+    matrix: tuple[int, int, int] | None = None
+    workers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RenderedPlan:
     """A whole step for one target: the same plan gives the same texts, byte by byte.
 
@@ -108,6 +123,7 @@ class RenderedPlan:
     places: tuple[Place, ...]
     launches: tuple[LaunchStep, ...]
     arena: int
+    needs: Needs = Needs()
 
 
 Step = Callable[[Source], bytes]

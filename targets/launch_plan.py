@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 
 from speccc.ir import expr as ex
 from speccc.ir.expr import Expr, variables
@@ -81,6 +82,7 @@ def document(rendered: RenderedPlan) -> Mapping[str, object]:
     return {
         "target": rendered.target,
         "plan": rendered.plan,
+        "needs": asdict(rendered.needs),
         "sizes": [v.name for v in rendered.sizes],
         "arena_bytes": rendered.arena,
         "buffers": [_place(p) for p in rendered.places],

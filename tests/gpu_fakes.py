@@ -78,7 +78,11 @@ class Host:
 class FakeCuda:
     """`cuda.bindings.driver` as far as it is used; `fail` names a call that reports an error."""
 
-    CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16)
+    CUdevice_attribute = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
+    )
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
     CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
     CUDA_MEMCPY2D = SimpleNamespace
@@ -119,8 +123,10 @@ class FakeCuda:
         return (0,)
 
     def cuDeviceGetAttribute(self, kind: int, device: int) -> Any:
-        assert kind == 16
-        return (0, UNITS)
+        return (0, {16: UNITS, 75: 8, 76: 9}[kind])
+
+    def cuDeviceGetName(self, size: int, device: int) -> Any:
+        return (0, b"NVIDIA GeForce RTX 4090".ljust(size, b"\0"))
 
     def cuModuleLoadData(self, image: bytes) -> Any:
         return (0, image)
@@ -186,6 +192,7 @@ class FakeHip:
 
     hipDeviceAttribute_t = SimpleNamespace(hipDeviceAttributeMultiprocessorCount=63)
     hipMemcpyKind = SimpleNamespace(hipMemcpyDeviceToDevice=3)
+    hipDeviceProp_t = SimpleNamespace
 
     def __init__(self, host: Host, fail: str = "") -> None:
         self.host, self.fail = host, fail
@@ -211,6 +218,10 @@ class FakeHip:
         return (0,)
 
     def hipStreamSynchronize(self, stream: str) -> Any:
+        return (0,)
+
+    def hipGetDeviceProperties(self, facts: Any, device: int) -> Any:
+        facts.name, facts.gcnArchName = b"AMD Radeon RX 7900 XTX", b"gfx1100:xnack-"
         return (0,)
 
     def hipDeviceGetAttribute(self, kind: int, device: int) -> Any:
@@ -335,6 +346,9 @@ class FakeMetal:
     def __init__(self, host: Host, fail: str = "") -> None:
         self.host, self.fail = host, fail
         self.fast_math: bool | None = None
+
+    def name(self) -> str:
+        return "Apple M4 Pro"
 
     def MTLCreateSystemDefaultDevice(self) -> Any:
         return None if self.fail == "MTLCreateSystemDefaultDevice" else self

@@ -352,7 +352,7 @@ def void(_: object) -> None:
     [
         ("isa", "avx9000", ("--isa avx9000", "compile the model here")),
         ("machine", "riscv64", ("riscv64", "this machine is")),
-        ("target", "cuda:sm_90", ("cuda:sm_90", "this version runs cpu")),
+        ("target", "abacus:x", ("abacus:x", "this version runs cpu")),
     ],
 )
 def test_code_for_another_machine(

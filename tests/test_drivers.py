@@ -321,6 +321,7 @@ def test_no_damage_to_a_plan_goes_further_than_an_input_error(data: st.DataObjec
 
 
 SMALL: Any = {
+    "needs": {"device": "", "subgroup": 0, "matrix": None, "workers": 0},
     "sizes": ["m"],
     "arena_bytes": 64,
     "buffers": [

@@ -73,13 +73,23 @@ def rewrite(path: Path, change: Callable[[Any], object]) -> None:
     ("change", "error", "says"),
     [
         (lambda f: (f / KERNELS / "pick.hsaco").unlink(), UnsupportedError, "pick has no hsaco"),
-        (lambda f: (f / LAUNCH_PLAN).unlink(), InputError, "no such file"),
+        (lambda f: (f / LAUNCH_PLAN).unlink(), InputError, "launch-plan.json is missing"),
         (lambda f: (f / REPORT).write_text("{"), InputError, "is not JSON"),
         (lambda f: (f / REPORT).write_text("[]"), InputError, "holds no object"),
         (
             lambda f: rewrite(f / REPORT, lambda d: d.update(target="vulkan:lavapipe")),
             UnsupportedError,
-            "no driver for vulkan",
+            "no spv file",
+        ),
+        (
+            lambda f: rewrite(f / REPORT, lambda d: d.update(target="abacus:x")),
+            UnsupportedError,
+            "no driver for abacus",
+        ),
+        (
+            lambda f: (f / KERNELS / "pick.json").write_text('{"shared_bytes": -1}'),
+            InputError,
+            "pick.json is damaged",
         ),
         (
             lambda f: rewrite(f / REPORT, lambda d: d["model"].update(fingerprint="0")),
@@ -91,7 +101,11 @@ def rewrite(path: Path, change: Callable[[Any], object]) -> None:
             InputError,
             "the launch plan is damaged",
         ),
-        (lambda f: rewrite(f / LAUNCH_PLAN, rename_picks), InputError, "knows no buffer picks"),
+        (
+            lambda f: rewrite(f / LAUNCH_PLAN, rename_picks),
+            InputError,
+            "launch-plan.json knows no buffer picks",
+        ),
     ],
 )
 def test_what_is_refused(

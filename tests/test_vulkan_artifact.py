@@ -21,18 +21,14 @@ from test_numerics import tokens_of
 from vulkan_rig import LAVAPIPE, NAMES, SPECS, file_of, model_of, session_of
 
 from speccc.api import load
-from speccc.device_step import (
-    WEIGHTS_MOST,
-    build_device_step,
-    device_target,
-    measured_here,
-    profile_of_device,
-)
+from speccc.device_here import device_target, profile_of_device
+from speccc.device_step import WEIGHTS_MOST, build_device_step, measured_here
 from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError, UnsupportedError
 from speccc.runtime.artifact_file import read_entries, write_entries
 from speccc.runtime.devices import vulkan_session
-from speccc.runtime.devices.vulkan_launches import FILE, parse_launches, read_launches
+from speccc.runtime.devices.built_kernels import read_plan
+from speccc.runtime.devices.launch_plan import FILE, read_launch_plan
 from speccc.runtime.devices.vulkan_session import VulkanSession
 from speccc.runtime.devices.vulkan_worker import WorkerError
 
@@ -80,29 +76,34 @@ def document() -> dict[str, Any]:
     return record
 
 
-BROKEN: dict[str, Callable[[dict[str, Any]], object]] = {
-    "no kernels": lambda d: d.update(kernels=[]),
-    "one twice": lambda d: d["kernels"].append(d["kernels"][0]),
-    "a folder in a name": lambda d: d["kernels"][0].update(name="../x"),
-    "a kernel that is not there": lambda d: d["order"][0].update(kernels=[99]),
-    "no rounds": lambda d: d["order"][0].update(count=0),
-    "too many launches": lambda d: d["order"][1].update(count=60000),
-    "half a matrix": lambda d: d.update(matrix=[8, 8]),
-    "no workers": lambda d: d.update(workers=0),
-    "a crooked offset": lambda d: d["kernels"][1]["bindings"][0].update(offset=4),
-    "a negative size": lambda d: d["kernels"][1]["bindings"][0].update(each=-1),
-    "no list": lambda d: d.update(order={}),
-    "a flag that is a number": lambda d: d["kernels"][0].update(pushed=1),
+def first(d: dict[str, Any]) -> Any:
+    """The first launch, which stands before the loop."""
+    return d["launches"][0]
+
+
+BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "no kernels": (lambda d: d.update(kernels=[]), "a launch names token_embd"),
+    "one twice": (lambda d: d["kernels"].append(d["kernels"][0]), "17 launches of 10 kernels"),
+    "a kernel that is not there": (lambda d: first(d).update(kernel="x"), "a launch names x"),
+    "no launches": (lambda d: d.update(launches=[]), "0 launches"),
+    "too many": (lambda d: d["launches"][1].update(extent=60000), "launches of"),
+    "half a matrix": (lambda d: d["needs"].update(matrix=[8, 8]), "a matrix of"),
+    "an empty one": (lambda d: d["needs"].update(matrix=[8, 0, 8]), "a matrix of"),
+    "negative workers": (lambda d: d["needs"].update(workers=-1), "is no count"),
+    "a device with a line's end": (lambda d: d["needs"].update(device="a\n"), "is no device"),
+    "a subgroup in words": (lambda d: d["needs"].update(subgroup="8"), "is no count"),
+    "no needs": (lambda d: d.pop("needs"), "'needs' is missing"),
+    "no list": (lambda d: d.update(launches={"a": 1}), "damaged"),
 }
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_launch_document_is_refused(how: str) -> None:
-    record = document()
-    parse_launches(record)
-    BROKEN[how](record)
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        parse_launches(record)
+def test_a_broken_launch_plan_is_refused(how: str) -> None:
+    record, (change, says) = document(), BROKEN[how]
+    read_launch_plan(record, "")
+    change(record)
+    with pytest.raises(InputError, match=says):
+        read_launch_plan(record, "")
 
 
 JSON = st.recursive(
@@ -128,7 +129,7 @@ def test_any_other_document_is_refused_in_one_line(data: st.DataObject) -> None:
     entries = {**model_of(NAMES[0])._entries.data, FILE: json.dumps(record).encode()}
     said = "m.speccc"
     try:
-        read_launches(entries, "m.speccc")
+        read_plan(entries, "m.speccc")
     except InputError as error:
         said = str(error)
     assert "m.speccc" in said
@@ -147,19 +148,18 @@ def test_a_device_without_the_instruction_is_refused() -> None:
     assert measured_here(target, model._spec, data, data["weights"], vectors, 64) is None
     with pytest.raises(UnsupportedError, match="subgroups of 32, which llvmpipe"):
         model.session(context=64)
-    launches = read_launches(model._entries.data, "")
-    small = tuple(replace(k, subgroup=8) for k in launches.kernels)
+    needs = replace(read_plan(model._entries.data, "").needs, subgroup=8)
     with pytest.raises(UnsupportedError, match="matrices of 16x16x16, which llvmpipe"):
-        vulkan_session._check_device(replace(launches, kernels=small), session_of(NAMES[0]).device)
+        vulkan_session._check_device(needs, session_of(NAMES[0]).device)
 
 
 def test_a_device_that_is_not_there_is_named() -> None:
     model = model_of(NAMES[0])
-    launches = replace(read_launches(model._entries.data, ""), device="GeForce")
-    data = model._entries.data
+    plan, data = read_plan(model._entries.data, ""), model._entries.data
+    plan = replace(plan, needs=replace(plan.needs, device="GeForce"))
     with pytest.raises(WorkerError, match="no Vulkan device is called GeForce"):
         VulkanSession(
-            model._spec, launches, [], data["weights"], data["vectors"].view(np.float32), context=64
+            model._spec, plan, {}, data["weights"], data["vectors"].view(np.float32), context=64
         )
 
 
@@ -170,7 +170,7 @@ def test_a_bare_target_is_the_device_here() -> None:
         "Radeon 8060S Graphics (RADV STRIX_HALO)": "vulkan:strixhalo",
         "Voodoo 2": "vulkan:any",
     }
-    assert {d: profile_of_device(d, is_cpu=False) for d in known} == known
+    assert {d: profile_of_device("vulkan", d) for d in known} == known
 
 
 def test_the_target_of_any_device_needs_no_matrix(tmp_path: Path) -> None:
@@ -182,9 +182,9 @@ def test_the_target_of_any_device_needs_no_matrix(tmp_path: Path) -> None:
     compile_to(file_of(which), path, CompileOptions(target="vulkan:any"))
     model = load(path)
     assert set(map(int, model.manifest["verify_ms"])) >= {1, 2, 4, 8, 16}
-    launches = read_launches(model._entries.data, "")
-    assert launches.matrix is None
-    assert {k.subgroup for k in launches.kernels} == {0}
+    needs = read_plan(model._entries.data, "").needs
+    assert needs.matrix is None
+    assert needs.subgroup == 0
     session = model.session(context=64)
     tokens = tokens_of(SPECS[which].tiny, 10)
     rows = session.forward(tokens)

@@ -21,7 +21,8 @@ from test_numerics import PlanSession, tokens_of
 from vulkan_rig import LAVAPIPE, NAMES, SPECS, model_of, session_of
 
 from speccc.runtime.controller import FixedController
-from speccc.runtime.devices.vulkan_launches import code_entries, read_launches
+from speccc.runtime.devices.built_kernels import read_codes, read_plan
+from speccc.runtime.devices.launch_plan import Launch, Repeat
 from speccc.runtime.devices.vulkan_session import VulkanSession
 from speccc.runtime.devices.vulkan_worker import WorkerError
 from speccc.runtime.drafter import Drafter
@@ -120,11 +121,11 @@ def test_memory_that_the_host_does_not_see() -> None:
     """As on a GPU without a window to its memory: everything goes through copies."""
     which = NAMES[0]
     model = model_of(which)
-    data, launches = model._entries.data, read_launches(model._entries.data, "")
-    code = [bytes(data[n]) for n in code_entries(launches)]
+    data, plan = model._entries.data, read_plan(model._entries.data, "")
+    codes = read_codes(data, plan, "vulkan", "")
     vectors = data["vectors"].view(np.float32)
     hidden = VulkanSession(
-        model._spec, launches, code, data["weights"], vectors, context=64, hidden=True
+        model._spec, plan, codes, data["weights"], vectors, context=64, hidden=True
     )
     cpu = compiled(SPECS[which]).session(context=64)
     tokens = tokens_of(SPECS[which].tiny, 20)
@@ -152,18 +153,17 @@ def test_the_order_of_launches_matters() -> None:
     """The control: softmax before scores is another result."""
     model, tokens = model_of(NAMES[0]), tokens_of(SPECS[NAMES[0]].tiny, 5)
     data = model._entries.data
-    launches = read_launches(data, "")
-    code = [bytes(data[n]) for n in code_entries(launches)]
-    loop = launches.order[1].kernels
-    names = [launches.kernels[k].name for k in loop]
+    plan = read_plan(data, "")
+    before, loop, *after = plan.steps
+    assert isinstance(loop, Repeat)
+    names = [s.kernel for s in loop.body if isinstance(s, Launch)]
     scores, softmax = names.index("attn_scores"), names.index("attn_softmax")
-    swapped = list(loop)
-    swapped[scores], swapped[softmax] = loop[softmax], loop[scores]
-    order = (launches.order[0], replace(launches.order[1], kernels=tuple(swapped)))
+    swapped = list(loop.body)
+    swapped[scores], swapped[softmax] = loop.body[softmax], loop.body[scores]
     wrong = VulkanSession(
         model._spec,
-        replace(launches, order=(*order, *launches.order[2:])),
-        code,
+        replace(plan, steps=(before, replace(loop, body=tuple(swapped)), *after)),
+        read_codes(data, plan, "vulkan", ""),
         data["weights"],
         data["vectors"].view(np.float32),
         context=64,

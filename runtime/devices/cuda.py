@@ -16,6 +16,7 @@ Array = npt.NDArray[Any]
 MEND = "install NVIDIA's driver, then pip install 'speccc[cuda]'"
 HIDDEN = (0, 0)
 """Triton's kernels take two more pointers, to scratch and to profiles, which ours do not use."""
+NAME_BYTES = 256
 WAVES = 4
 """Workgroups for each multiprocessor where nothing else limits them."""
 STATIC_SHARED = 48 << 10
@@ -50,6 +51,24 @@ class CudaDriver:
         self._stream = self._call(self._cuda.cuStreamCreate(0))
         kind = self._cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         self._units = int(self._call(self._cuda.cuDeviceGetAttribute(kind, self._device)))
+
+    @property
+    def name(self) -> str:
+        """As NVIDIA calls it: "NVIDIA GeForce RTX 4090"."""
+        return _text(self._call(self._cuda.cuDeviceGetName(NAME_BYTES, self._device))).rstrip("\0")
+
+    @property
+    def arch(self) -> str:
+        """Its compute capability: "sm_89"."""
+        kinds = self._cuda.CUdevice_attribute
+        pair = (
+            kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        )
+        major, minor = (
+            self._call(self._cuda.cuDeviceGetAttribute(kind, self._device)) for kind in pair
+        )
+        return f"sm_{major}{minor}"
 
     @property
     def groups(self) -> int:

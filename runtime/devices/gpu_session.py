@@ -25,6 +25,21 @@ from speccc.runtime.session import (
 Array = npt.NDArray[Any]
 
 
+def largest_sizes(
+    spec: StepSpec, tiles: int, context: int, constants: Mapping[str, int]
+) -> dict[str, int]:
+    """The sizes of a step that asks for most memory; `constants` are those of the weights."""
+    return {
+        **sizes_of(tiles),
+        **constants,
+        "m": spec.max_rows,
+        "length": context,
+        "head_first": 0,
+        "head_rows": spec.max_rows,
+        "head_logits": 1,
+    }
+
+
 class GpuSession(StepSession):
     """A session whose caches and weights stay on a device; rows go in, picks or logits come out."""
 
@@ -38,25 +53,22 @@ class GpuSession(StepSession):
         vectors: Array,
         *,
         context: int,
+        threads: int | None = None,
         splits: Splits | None = None,
     ) -> None:
-        """Loads the kernels, allocates everything for `context` tokens and uploads the model."""
-        super().__init__(spec, context=context, threads=driver.groups, splits=splits)
+        """Loads the kernels, allocates everything for `context` tokens and uploads the model.
+
+        `threads` is the most workgroups of a launch.
+        """
+        groups = min(threads or driver.groups, driver.groups)
+        super().__init__(spec, context=context, threads=groups, splits=splits)
         self._constants = {"weight_bytes": weights.size, "vector_elements": vectors.size}
-        capacity = {
-            **sizes_of(self._tiles),
-            **self._constants,
-            "m": spec.max_rows,
-            "length": context,
-            "head_first": 0,
-            "head_rows": spec.max_rows,
-            "head_logits": 1,
-        }
+        capacity = largest_sizes(spec, self._tiles, context, self._constants)
         self._shapes = {b.name: shape for b, shape in buffer_shapes(spec, self._tiles).items()}
         self._kinds = {b.name: DTYPES[b.dtype].numpy for b in spec.bufs}
         tables = rope_tables(spec, self._tiles * LANES)
         given = {"weights": weights, "vectors": vectors, **tables}
-        self._step = GpuStep(driver, plan, codes, capacity, given)
+        self._step = GpuStep(driver, plan, codes, capacity, given, groups)
 
     def close(self) -> None:
         """Gives the device back; the session is of no use afterwards."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import InputError, SpecccError
-from speccc.runtime.devices.launch_plan import Buffer, Call, LaunchPlan
+from speccc.runtime.devices.launch_plan import SCRATCH, Buffer, Call, Launch, LaunchPlan
 
 Array = npt.NDArray[Any]
 BARRIER, LATE = "grid_barrier", 1
@@ -57,6 +57,14 @@ class Strided:
 
 class Driver(Protocol):
     """One device. Launches run in the order they are made; DeviceError for a failure."""
+
+    @property
+    def name(self) -> str:
+        """What the device calls itself."""
+
+    @property
+    def arch(self) -> str:
+        """Its architecture as targets name it: "sm_90"; "" where the interface does not say."""
 
     @property
     def groups(self) -> int:
@@ -108,19 +116,25 @@ class GpuStep:
         codes: Mapping[str, Code],
         capacity: Mapping[str, int],
         given: Mapping[str, Array],
+        groups: int | None = None,
     ) -> None:
         """Loads the kernels and makes every buffer as large as `capacity`'s sizes ask.
 
-        `given` are contents by name; other buffers start as zeros. InputError when a kernel's code
-        or a size is missing, or an array has not the bytes of its buffer.
+        A launch has at most `groups` workgroups. `given` are contents by name; other buffers start
+        as zeros. InputError when a kernel's code or a size is missing, or an array has not the
+        bytes of its buffer.
         """
         self.driver, self.plan = driver, plan
+        self.groups = groups or driver.groups
         self._check(codes, capacity, given)
         self._kernels = {name: driver.load(codes[name]) for name in plan.entries}
         self._sizes = dict(capacity)
         self._ran = False
         arena = driver.allocate(max(plan.arena, 1))
-        self._parts = {b.name: self._place(b, arena) for b in plan.buffers.values()}
+        self._parts = {
+            b.name: self._place(b, arena) for b in plan.buffers.values() if b.role != SCRATCH
+        }
+        self._bound = self._bind(capacity)
         for name, array in given.items():
             self.write(name, array)
 
@@ -144,8 +158,20 @@ class GpuStep:
             if end > self.plan.arena:
                 raise InputError(f"buffer {b.name} ends {end - self.plan.arena} past the arena")
             return Part(arena, b.offset)
-        parts = self.driver.groups if b.role == "scratch" else 1
-        return Part(self.driver.allocate(max(parts * b.nbytes(self._sizes), 1)))
+        return Part(self.driver.allocate(max(b.nbytes(self._sizes), 1)))
+
+    def _bind(self, sizes: Mapping[str, int]) -> dict[Launch, list[Part]]:
+        """The arguments of each launch; all have their scratch in the same bytes."""
+        places = {s: self.plan.scratch(s, self.groups, sizes) for s in self.plan.launches()}
+        most = max((end for _, end in places.values()), default=0)
+        memory = self.driver.allocate(most) if most else None
+        return {
+            launch: [
+                Part(memory, own[name]) if name in own else self._parts[name]
+                for name in launch.buffers
+            ]
+            for launch, (own, _) in places.items()
+        }
 
     def write(self, name: str, array: Array, at: int = 0) -> None:
         """Copies an array into a buffer, `at` bytes from its start."""
@@ -181,11 +207,11 @@ class GpuStep:
 
     def _launch(self, call: Call) -> None:
         launch, kernel = call.launch, self._kernels[call.launch.kernel]
-        groups = min(call.most, self.driver.groups)
+        groups = min(call.most, self.groups)
         if launch.resident:
             # They wait for each other: one that does not run would be waited for without end.
             groups = min(groups, self.driver.resident(kernel, launch.threads))
-        buffers = [self._parts[name] for name in launch.buffers]
+        buffers = self._bound[launch]
         self.driver.launch(kernel, groups, launch.threads, buffers, call.scalars, launch.scalar)
 
 

@@ -1,6 +1,7 @@
 """A launch plan, the JSON beside a target's kernels -> what to launch for given sizes.
 
-The document is checked field by field before anything is allocated; its messages name the field.
+An emitted folder and an artifact have the same one, on every device. It is checked field by field
+before anything is allocated; its messages name the field.
 """
 
 from __future__ import annotations
@@ -13,10 +14,32 @@ from speccc.errors import InputError
 from speccc.ir.types import DTYPES
 from speccc.runtime.devices.size_expr import Size, read_size
 
-ROLES = ("input", "weights", "state", "activation", "output", "workspace", "scratch")
+FILE = "launch-plan.json"
+SCRATCH = "scratch"
+ROLES = ("input", "weights", "state", "activation", "output", "workspace", SCRATCH)
+ALIGN = 256
+"""Bytes: what a buffer's part starts at a multiple of, the most that a device may ask for."""
 SCALARS = ("i32", "i64")
 MOST_THREADS = 1024
 MOST_TRIPS = 100_000
+MOST_LAUNCHES = 1 << 16
+"""Of one step."""
+MOST_SIDE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What is asked of the device.
+
+    `device` is what its driver calls it (a part of its name, or a filter), "" for the first there
+    is; `subgroup` is invocations, 0 for any; `matrix` an int8 instruction's m, n, k. `workers` are
+    workgroups that keep it busy, 0 where the driver knows.
+    """
+
+    device: str = ""
+    subgroup: int = 0
+    matrix: tuple[int, int, int] | None = None
+    workers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +62,10 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel, its arguments, and how many workgroups there is work for."""
+    """A kernel, its arguments, and how many workgroups there is work for.
+
+    `fixed` is that number where it does not depend on the sizes.
+    """
 
     kernel: str
     buffers: tuple[str, ...]
@@ -48,6 +74,7 @@ class Launch:
     most: Size
     threads: int
     resident: bool
+    fixed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +107,35 @@ class LaunchPlan:
     entries: Mapping[str, str]
     steps: tuple[Step, ...]
     arena: int
+    needs: Needs = Needs()
+
+    def launches(self) -> tuple[Launch, ...]:
+        """Each launch once, in order."""
+        return tuple(_flat(self.steps))
+
+    def scratch(
+        self, launch: Launch, groups: int, sizes: Mapping[str, int]
+    ) -> tuple[dict[str, int], int]:
+        """Where the scratch buffers of a launch begin, and the end: launches share the bytes."""
+        out, at = {}, 0
+        for name in launch.buffers:
+            b = self.buffers[name]
+            if b.role == SCRATCH:
+                out[name] = at
+                at += -(-groups * b.nbytes(sizes) // ALIGN) * ALIGN
+        return out, at
 
     def calls(self, sizes: Mapping[str, int]) -> Iterator[Call]:
         """The launches of one step in order; one without work is left out."""
         return _calls(self.steps, dict(sizes))
+
+
+def _flat(steps: tuple[Step, ...]) -> Iterator[Launch]:
+    for step in steps:
+        if isinstance(step, Repeat):
+            yield from _flat(step.body)
+        else:
+            yield step
 
 
 def _calls(steps: tuple[Step, ...], known: dict[str, int]) -> Iterator[Call]:
@@ -105,7 +157,7 @@ def read_launch_plan(document: Any, where: str) -> LaunchPlan:
         reason = f"{error} is missing"
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         reason = str(error)[:200]
-    raise InputError(f"the launch plan is damaged ({reason}): emit it again", where=where)
+    raise InputError(f"the launch plan is damaged ({reason}): make it again", where=where)
 
 
 def _plan(document: Any) -> LaunchPlan:
@@ -118,7 +170,28 @@ def _plan(document: Any) -> LaunchPlan:
         raise ValueError("a buffer is there twice")
     entries = {_text(k["name"]): _text(k["entry"]) for k in document["kernels"]}
     reader = _Reader(buffers, entries)
-    return LaunchPlan(sizes, buffers, entries, reader.steps(document["launches"], sizes), arena)
+    steps = reader.steps(document["launches"], sizes)
+    count = sum(map(_launches, steps))
+    if len(entries) != len(document["kernels"]) or not 1 <= count <= MOST_LAUNCHES:
+        raise ValueError(f"{count} launches of {len(entries)} kernels")
+    return LaunchPlan(sizes, buffers, entries, steps, arena, _needs(document["needs"]))
+
+
+def _launches(step: Step) -> int:
+    return step.extent * sum(map(_launches, step.body)) if isinstance(step, Repeat) else 1
+
+
+def _needs(n: Any) -> Needs:
+    sides = n["matrix"]
+    if sides is not None and (not isinstance(sides, list) or len(sides) != 3):
+        raise ValueError(f"a matrix of {str(sides)[:40]!r}")
+    if sides is not None and not all(1 <= _count(s) <= MOST_SIDE for s in sides):
+        raise ValueError(f"a matrix of {sides}")
+    matrix = None if sides is None else (sides[0], sides[1], sides[2])
+    device = n["device"]
+    if not isinstance(device, str) or not (device.isascii() and device.isprintable()):
+        raise ValueError(f"{str(device)[:40]!r} is no device")
+    return Needs(device, _count(n["subgroup"]), matrix, _count(n["workers"]))
 
 
 def _buffer(b: Any, sizes: tuple[str, ...], arena: int) -> Buffer:
@@ -158,7 +231,9 @@ class _Reader:
             raise ValueError(f"kernel {kernel} takes {threads} threads of {s['scalar_type']}")
         most = read_size(grid["most"], names)
         resident = grid["all_resident"] is True
-        return Launch(kernel, buffers, scalars, s["scalar_type"], most, threads, resident)
+        fixed = grid["most"] if type(grid["most"]) is int else None
+        kind = s["scalar_type"]
+        return Launch(kernel, buffers, scalars, kind, most, threads, resident, fixed)
 
 
 def _text(value: Any) -> str:

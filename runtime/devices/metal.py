@@ -47,6 +47,16 @@ class MetalDriver:
         self._encoder: Any = None
 
     @property
+    def name(self) -> str:
+        """As Apple calls it: "Apple M4 Pro"."""
+        return str(self._device.name())
+
+    @property
+    def arch(self) -> str:
+        """The chip's first word: "m4" of "Apple M4 Pro"."""
+        return self.name.removeprefix("Apple ").split(" ")[0].lower()
+
+    @property
     def groups(self) -> int:
         """Threadgroups that keep the device busy."""
         return GROUPS

@@ -46,6 +46,18 @@ class RocmDriver:
         self._stream = self._call(self._hip.hipStreamCreate())
         kind = self._hip.hipDeviceAttribute_t.hipDeviceAttributeMultiprocessorCount
         self._units = int(self._call(self._hip.hipDeviceGetAttribute(kind, device)))
+        self._facts = self._hip.hipDeviceProp_t()
+        self._call(self._hip.hipGetDeviceProperties(self._facts, device))
+
+    @property
+    def name(self) -> str:
+        """As AMD calls it: "AMD Radeon RX 7900 XTX"."""
+        return _text(self._facts.name)
+
+    @property
+    def arch(self) -> str:
+        """Without what is switched on or off: "gfx942" of "gfx942:sramecc+:xnack-"."""
+        return _text(self._facts.gcnArchName).partition(":")[0]
 
     @property
     def groups(self) -> int:
@@ -133,6 +145,9 @@ class RocmDriver:
         status, *values = answer if isinstance(answer, tuple) else (answer,)
         if int(status) != 0:
             *_, words = self._hip.hipGetErrorString(status)
-            text = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
-            raise DeviceError(f"error {int(status)}: {text}", where="rocm")
+            raise DeviceError(f"error {int(status)}: {_text(words)}", where="rocm")
         return values[0] if values else None
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
+import os
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,24 @@ PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"
 WAVES = 4
 """Work-groups for each compute unit."""
 SCALARS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
+
+
+CPU_DEVICE, CPU_WHEEL, CPU_LIBRARY = "opencl:cpu", "intel-opencl-rt", "libintelocl.so"
+"""SYCL's filter for the processor itself, and the wheel that brings a driver for it."""
+CPU_MEND = f"pip install 'speccc[sycl]' {CPU_WHEEL} (Linux on x86-64)"
+OPENCL_DRIVERS = "OCL_ICD_FILENAMES"
+"""Where OpenCL's loader looks for drivers, beside the system's; read when it is first loaded."""
+
+
+@cache
+def find_cpu_driver() -> Path | None:
+    """Intel's OpenCL driver for CPUs, as its wheel installs it."""
+    try:
+        found = importlib.metadata.distribution(CPU_WHEEL)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    paths = (Path(str(f.locate())) for f in found.files or () if f.name == CPU_LIBRARY)
+    return next((p.resolve() for p in paths if p.exists()), None)
 
 
 def _bindings() -> Any:
@@ -54,14 +76,30 @@ class SyclDriver:
 
     def __init__(self, device: str = "gpu") -> None:
         """UnsupportedError when there is no such device."""
+        mend = CPU_MEND if device == CPU_DEVICE else MEND
+        driver = find_cpu_driver()
+        if device == CPU_DEVICE and driver is not None:
+            os.environ.setdefault(OPENCL_DRIVERS, str(driver))
         self._dpctl = _bindings()
         try:
             self._queue = self._dpctl.SyclQueue(device, property="in_order")
         except Exception as error:
             # dpctl has an exception of its own for every step of making a queue.
-            raise UnsupportedError(f"sycl: no device {device}: {error}: {MEND}") from None
+            said = str(error).rstrip(".")
+            raise UnsupportedError(f"sycl: no device {device}: {said}: {mend}") from None
         # What a launch reads must live until it has run.
         self._running: list[Any] = []
+        self._spans: dict[tuple[int, int], Any] = {}
+
+    @property
+    def name(self) -> str:
+        """As its driver calls it: "Intel(R) Arc(TM) B580 Graphics"."""
+        return str(self._queue.sycl_device.name).replace("(R)", "").replace("(TM)", "")
+
+    @property
+    def arch(self) -> str:
+        """SYCL filters by no name of targets'."""
+        return ""
 
     @property
     def groups(self) -> int:
@@ -130,11 +168,15 @@ class SyclDriver:
     def close(self) -> None:
         """Waits; memory goes with the last reference to it."""
         self.finish()
+        self._spans.clear()
 
     def _argument(self, part: Part) -> Any:
-        return (
-            part.memory if part.offset == 0 else self._span(part, part.memory.nbytes - part.offset)
-        )
+        if part.offset == 0:
+            return part.memory
+        key = (part.memory._pointer, part.offset)
+        if key not in self._spans:
+            self._spans[key] = self._span(part, part.memory.nbytes - part.offset)
+        return self._spans[key]
 
     def _span(self, part: Part, nbytes: int) -> Any:
         span = _Span(part.memory, part.offset, nbytes)

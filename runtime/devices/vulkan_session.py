@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,10 @@ import numpy.typing as npt
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.types import DTYPES
 from speccc.runtime.cores import cores
+from speccc.runtime.devices.gpu_session import largest_sizes
+from speccc.runtime.devices.gpu_step import Code
+from speccc.runtime.devices.launch_plan import SCRATCH, Launch, LaunchPlan, Needs, Repeat
 from speccc.runtime.devices.vulkan_home import need_vulkan
-from speccc.runtime.devices.vulkan_launches import (
-    ALIGN,
-    ARENA,
-    SCRATCH,
-    SIZES,
-    KernelLaunch,
-    LaunchSpec,
-)
 from speccc.runtime.devices.vulkan_worker import Copies, DeviceInfo, Span, VulkanWorker
 from speccc.runtime.rows import Splits
 from speccc.runtime.session import LANES, StepSession, StepSpec, buffer_shapes, rope_tables
@@ -32,9 +27,12 @@ MOST_ELEMENTS = 2**31 - 1
 """Kernels count elements with 32-bit integers; the weights are counted in bytes."""
 PART = 1 << 24
 """Bytes of one upload."""
+WORKERS = 256
+"""Workgroups of a launch where nobody knows the device's number of units."""
 STEP_S = 120.0
 """A request that takes longer has hung."""
-FLOAT_BYTES = 4
+ARENA, SIZES = "arena", "sizes"
+"""With the scratch, the buffers that are no parameters of the step."""
 
 
 class VulkanSession(StepSession):
@@ -43,8 +41,8 @@ class VulkanSession(StepSession):
     def __init__(
         self,
         spec: StepSpec,
-        launches: LaunchSpec,
-        code: Sequence[bytes],
+        plan: LaunchPlan,
+        codes: Mapping[str, Code],
         weights: Array,
         vectors: Array,
         *,
@@ -58,21 +56,23 @@ class VulkanSession(StepSession):
         `hidden` keeps all buffers where the host does not see them. UnsupportedError when the
         device is not what the step was compiled for, InputError when the context is too long.
         """
-        worker = VulkanWorker(need_vulkan(), timeout_s=STEP_S, device=launches.device)
+        worker = VulkanWorker(need_vulkan(), timeout_s=STEP_S, device=plan.needs.device)
         self._end = weakref.finalize(self, worker.close)
         self._worker = worker
         info = worker.query()
-        _check_device(launches, info)
-        workers = threads or (cores() if info.is_cpu else launches.workers)
+        _check_device(plan.needs, info)
+        workers = threads or (cores() if info.is_cpu else plan.needs.workers or WORKERS)
         super().__init__(spec, context=context, threads=workers, splits=splits)
-        self.device = info
+        self.device, self.plan = info, plan
+        constants = {"weight_bytes": weights.size, "vector_elements": vectors.size}
+        self._largest = largest_sizes(spec, self._tiles, context, constants)
         self._results: dict[str, Array] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._scratch = {s: plan.scratch(s, workers, self._largest) for s in plan.launches()}
         self._spans = self._make_buffers(weights, vectors, hidden)
         self._upload({"weights": weights, "vectors": vectors})
         self._upload(rope_tables(spec, self._tiles * LANES))
-        numbers = [self._kernel(k, c) for k, c in zip(launches.kernels, code, strict=True)]
-        worker.record(list(self._order(launches, numbers)))
+        worker.record(list(self._order(codes)))
 
     def close(self) -> None:
         """Ends the worker; the session is of no use afterwards."""
@@ -90,11 +90,10 @@ class VulkanSession(StepSession):
                     "give a shorter context (-c) or a smaller model"
                 )
             out[buf.name] = self._buffer(count * DTYPES[buf.dtype].nbytes, hidden)
-        per_worker = sum(n * DTYPES[t].nbytes for t, n in self.spec.scratch.items())
         others = {
-            ARENA: FLOAT_BYTES * self.spec.arena,
-            SCRATCH: self.threads * per_worker,
-            SIZES: 4 * len(self.spec.sizes),
+            ARENA: self.plan.arena,
+            SCRATCH: max((end for _, end in self._scratch.values()), default=0),
+            SIZES: 4 * len(self.plan.sizes),
         }
         return {**out, **{name: self._buffer(size, hidden) for name, size in others.items()}}
 
@@ -109,31 +108,40 @@ class VulkanSession(StepSession):
                 part = raw[at : at + PART].tobytes()
                 self._worker.step([(Span(span.buffer, at, len(part)), part)], [], run=False)
 
-    def _kernel(self, kernel: KernelLaunch, code: bytes) -> int:
-        places: list[Span] = []
-        scratch = 0
-        for b in kernel.bindings:
-            whole = self._spans[b.buffer]
-            at = scratch if b.buffer == SCRATCH else b.offset
-            places.append(Span(whole.buffer, at, whole.size - at))
-            scratch += -(-self.threads * b.each // ALIGN) * ALIGN
+    def _kernel(self, launch: Launch, code: Code, *, pushed: bool) -> int:
         return self._worker.kernel(
-            code,
-            [*places, self._spans[SIZES]],
+            code.binary,
+            [*(self._bound(launch, name) for name in launch.buffers), self._spans[SIZES]],
             uniforms=1,
-            push=kernel.pushed,
-            subgroup=kernel.subgroup,
+            push=pushed,
+            subgroup=self.plan.needs.subgroup,
         )
 
-    def _order(
-        self, launches: LaunchSpec, numbers: Sequence[int]
-    ) -> Iterator[tuple[int, int, int]]:
-        for rounds in launches.order:
-            for turn in range(rounds.count):
-                for k in rounds.kernels:
-                    most = launches.kernels[k].most
-                    workers = self.threads if most is None else min(self.threads, most)
-                    yield numbers[k], workers, turn
+    def _bound(self, launch: Launch, name: str) -> Span:
+        b = self.plan.buffers[name]
+        if b.role == SCRATCH:
+            whole, at = self._spans[SCRATCH], self._scratch[launch][0][name]
+        elif b.offset is not None:
+            whole, at = self._spans[ARENA], b.offset
+        else:
+            return self._spans[name]
+        return Span(whole.buffer, at, whole.size - at)
+
+    def _order(self, codes: Mapping[str, Code]) -> Iterator[tuple[int, int, int]]:
+        """Kernel, workgroups and push constant of every launch: a loop's round is pushed."""
+        numbers: dict[Launch, int] = {}
+        for step in self.plan.steps:
+            launches, turns = (step.body, step.extent) if isinstance(step, Repeat) else ((step,), 1)
+            for turn in range(turns):
+                for launch in launches:
+                    if not isinstance(launch, Launch):
+                        raise InputError("the launch plan has a loop within a loop")
+                    if launch not in numbers:
+                        pushed = not set(launch.scalars) <= set(self.plan.sizes)
+                        code = codes[launch.kernel]
+                        numbers[launch] = self._kernel(launch, code, pushed=pushed)
+                    groups = self.threads if launch.fixed is None else launch.fixed
+                    yield numbers[launch], max(1, min(self.threads, groups)), turn
 
     def _execute(self, rows: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
         constants = {
@@ -141,7 +149,7 @@ class VulkanSession(StepSession):
             "vector_elements": self._shapes["vectors"][0],
         }
         known = {**sizes, **constants}
-        given = struct.pack(f"<{len(known)}i", *(known[name] for name in self.spec.sizes))
+        given = struct.pack(f"<{len(known)}i", *(known[name] for name in self.plan.sizes))
         writes = [self._given(SIZES, given)]
         writes += [self._given(n, v.astype(np.int32).tobytes()) for n, v in rows.items()]
         name = self.spec.logits if sizes["head_logits"] else self.spec.picks
@@ -187,21 +195,18 @@ class VulkanSession(StepSession):
         return next(DTYPES[b.dtype].nbytes for b in self.spec.bufs if b.name == name)
 
 
-def _check_device(launches: LaunchSpec, info: DeviceInfo) -> None:
+def _check_device(needs: Needs, info: DeviceInfo) -> None:
     """UnsupportedError when the kernels need what the device lacks."""
-    for kernel in launches.kernels:
-        if kernel.subgroup and not info.min_subgroup <= kernel.subgroup <= info.max_subgroup:
-            raise UnsupportedError(
-                f"is compiled for subgroups of {kernel.subgroup}, which {info.name} lacks: "
-                "compile the model for this device (--target)"
-            )
-    if launches.matrix is None:
-        return
-    if not any(
-        (s.m, s.n, s.k) == launches.matrix and (s.a, s.b, s.c) == ("s8", "s8", "s32")
+    if needs.subgroup and not info.min_subgroup <= needs.subgroup <= info.max_subgroup:
+        raise UnsupportedError(
+            f"is compiled for subgroups of {needs.subgroup}, which {info.name} lacks: "
+            "compile the model for this device (--target)"
+        )
+    if needs.matrix is not None and not any(
+        (s.m, s.n, s.k) == needs.matrix and (s.a, s.b, s.c) == ("s8", "s8", "s32")
         for s in info.shapes
     ):
-        sides = "x".join(map(str, launches.matrix))
+        sides = "x".join(map(str, needs.matrix))
         raise UnsupportedError(
             f"is compiled for matrices of {sides}, which {info.name} lacks: "
             "compile the model for this device (--target)"

@@ -5,7 +5,15 @@ from __future__ import annotations
 import difflib
 
 from speccc.errors import UnsupportedError
-from speccc.targets.devices import amd, any_vulkan, apple, intel, lavapipe, nvidia
+from speccc.targets.devices import (
+    amd,
+    any_vulkan,
+    apple,
+    intel,
+    intel_cpu,
+    lavapipe,
+    nvidia,
+)
 from speccc.targets.devices.profile import Arch, Device, Profile
 
 DEFAULTS = {
@@ -17,7 +25,7 @@ DEFAULTS = {
 }
 """What a bare backend's name stands for."""
 
-VENDORS = (nvidia, amd, intel, apple, lavapipe, any_vulkan)
+VENDORS = (nvidia, amd, intel, intel_cpu, apple, lavapipe, any_vulkan)
 ARCHS: dict[str, Arch] = {str(a): a for vendor in VENDORS for a in vendor.ARCHS}
 DEVICES: dict[str, Device] = {d.name: d for vendor in VENDORS for d in vendor.DEVICES}
 

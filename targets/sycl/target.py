@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import Var
@@ -15,7 +15,7 @@ from speccc.ir.tile import Kernel
 from speccc.ir.types import I8, I32
 from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.plan_memory import Arena
-from speccc.targets.base import RenderedPlan, Source, ToolMissingError
+from speccc.targets.base import Needs, RenderedPlan, Source, ToolMissingError
 from speccc.targets.clike.plan import render_plan, unservable
 from speccc.targets.clike.render import KernelText
 from speccc.targets.devices.profile import Profile
@@ -39,6 +39,8 @@ USUAL_SHARED = 65536
 INSTALL = "pip install 'speccc[sycl]' (Linux on x86-64), or put oneAPI's icpx on PATH"
 SUBGROUPS = 4
 """Of a work-group: 64 work-items, enough for a panel's 16 columns times blocks or rows."""
+CPU, CPU_DEVICE = "cpu", "opencl:cpu"
+"""The architecture that is no GPU, and its device as SYCL filters name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,13 @@ class SyclTarget:
 
     def render(self, plan: Plan, arena: Arena, bounds: Mapping[Var, int]) -> RenderedPlan:
         """The plan's texts and launches; UnsupportedError for two phases of one name."""
-        return render_plan(self.name, "cpp", plan, arena, self._text)
+        made = render_plan(self.name, "cpp", plan, arena, self._text)
+        return replace(made, needs=Needs(device=CPU_DEVICE if self.is_cpu else ""))
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the device is a CPU: it has no matrix engine."""
+        return self.profile.arch.name == CPU
 
     def _text(self, kernel: Kernel) -> KernelText:
         return render_sycl(self.lowering.run(kernel), self.name)
@@ -120,7 +128,7 @@ class SyclTarget:
 
 def make(profile: Profile) -> SyclTarget:
     """The target of a profile."""
-    return SyclTarget(profile)
+    return SyclTarget(profile, Form.PORTABLE if profile.arch.name == CPU else Form.JOINT)
 
 
 def _compiler() -> SyclCompiler:

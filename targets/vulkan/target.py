@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import Var
@@ -15,7 +15,7 @@ from speccc.ir.types import I8, I32
 from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.plan_memory import Arena
 from speccc.passes.scaled_dot_to_fragment import Staging
-from speccc.targets.base import RenderedPlan, Source, ToolMissingError
+from speccc.targets.base import Needs, RenderedPlan, Source, ToolMissingError
 from speccc.targets.clike.plan import render_plan, unservable
 from speccc.targets.devices.profile import Profile
 from speccc.targets.glsl_build import (
@@ -36,6 +36,10 @@ INVOCATIONS = 64
 """Least invocations of a workgroup: a panel's 16 columns times blocks or rows keep them busy."""
 SOFTWARE = ("lavapipe",)
 """Devices whose own fma rounds twice, and whose workgroups are threads of few CPUs."""
+SOFTWARE_DEVICE = "llvmpipe"
+"""How Mesa's device that is the CPU calls itself."""
+WORKERS, WAVES = 256, 4
+"""Workgroups of a launch on a GPU whose units no profile knows; and for each unit of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,19 @@ class VulkanTarget:
 
     def render(self, plan: Plan, arena: Arena, bounds: Mapping[Var, int]) -> RenderedPlan:
         """The plan's texts and launches; UnsupportedError for two phases of one name."""
-        return render_plan(self.name, "comp", plan, arena, lambda k: self._shader(k, plan.sizes))
+        made = render_plan(self.name, "comp", plan, arena, lambda k: self._shader(k, plan.sizes))
+        return replace(made, needs=self._needs())
+
+    def _needs(self) -> Needs:
+        shape, product = self.shape, self.profile.device
+        known = product.units if product is not None else None
+        return Needs(
+            device=SOFTWARE_DEVICE if self.software else "",
+            # Only matrices care how large a subgroup is; 0 leaves that to the driver.
+            subgroup=0 if shape is None else self.lowering.subgroup,
+            matrix=None if shape is None else (shape.m, shape.n, shape.k),
+            workers=WORKERS if known is None else WAVES * known.value,
+        )
 
     def _shader(self, kernel: Kernel, sizes: tuple[Var, ...]) -> Shader:
         fma = Fma.PAIRS if self.software else Fma.DEVICE
