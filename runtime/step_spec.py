@@ -11,12 +11,9 @@ from typing import Any
 from speccc.errors import InputError
 from speccc.ir.types import DTYPES
 from speccc.runtime.artifact_file import Entries
-from speccc.runtime.devices.vulkan_launches import (
-    FILE,
-    check_bindings,
-    read_launches,
-    sealed_code,
-)
+from speccc.runtime.devices.built_kernels import read_plan, sealed_code
+from speccc.runtime.devices.drivers import ENDINGS
+from speccc.runtime.devices.launch_plan import FILE, LaunchPlan
 from speccc.runtime.session import LANES, BufSpec, RopeSpec, StepSpec
 
 MOST = 1 << 40
