@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from speccc.ir import expr as ex
@@ -22,7 +23,7 @@ def sum_rows(r: Renderer, s: SumRows) -> None:
         last = n == len(bodies) - 1
         head = otherwise if last else f"{otherwise}if ({r.exprs.bound(s.rows.extent)} <= {height})"
         with r.names.scope(), r.out.block(head.strip()):
-            _elements(r, s, lambda sure=below, most=height: _Rows(r, s, sure, most))
+            _elements(r, s, partial(_Rows, r, s, below, height))
 
 
 def _heights(rows: Bound, most: int) -> Iterator[tuple[int, int]]:
