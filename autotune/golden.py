@@ -90,6 +90,7 @@ def _sizes(plan: Plan, weights: Mapping[str, Array]) -> dict[Var, int]:
         "head_first": 0,
         "head_rows": ROWS,
         "head_logits": 1,
+        "head_top": 0,
     }
     return {v: known[v.name] for v in plan.sizes}
 

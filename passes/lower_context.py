@@ -56,16 +56,21 @@ def group_of(head_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:
-    """Sizes for the head of a step: first row, number of rows, and 1 if logits are wanted or 0."""
+    """Sizes for the head of a step: first row, number of rows, and 1 if logits are wanted or 0.
 
+    With `most`, how many of a row's largest logits are wanted, too: 0, or with logits up to `most`.
+    """
+
+    most: int = 0
     first: Var = field(default_factory=lambda: Var("head_first"))
     rows: Var = field(default_factory=lambda: Var("head_rows"))
     logits: Var = field(default_factory=lambda: Var("head_logits"))
+    top: Var = field(default_factory=lambda: Var("head_top"))
 
     @property
     def sizes(self) -> tuple[Var, ...]:
         """All of them, in the order of the call."""
-        return (self.first, self.rows, self.logits)
+        return (self.first, self.rows, self.logits, *([self.top] if self.most else []))
 
 
 @dataclass

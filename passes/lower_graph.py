@@ -15,9 +15,17 @@ from speccc.ir.plan import Loop, Plan, Step, check_order
 from speccc.ir.tile import Axis, Buf, Kernel, Map, Share
 from speccc.ir.tile_verify import verify_plan
 from speccc.passes.lower_attention import lower_attention
-from speccc.passes.lower_context import KV_TYPES, Context, KvShape, RopeTable, load_index
-from speccc.passes.lower_head import lower_pick
+from speccc.passes.lower_context import (
+    KV_TYPES,
+    Context,
+    HeadRows,
+    KvShape,
+    RopeTable,
+    load_index,
+)
+from speccc.passes.lower_head import Best, lower_pick
 from speccc.passes.lower_region import RegionLowering, buffers_of, kernel_of
+from speccc.passes.lower_top import lower_top
 from speccc.passes.weight_layout import LayerVar, WeightLayout, packed_matrix
 
 
@@ -33,17 +41,22 @@ class Lowered:
     picks: Buf
     vocab: int
     sizes: Mapping[str, Var]
+    top: int
 
 
 @dataclass(frozen=True, slots=True)
 class LowerGraph:
-    """Lowers embed, fused, attention and loop nodes; anything else is refused by name."""
+    """Lowers embed, fused, attention and loop nodes; anything else is refused by name.
+
+    With `top` the step can give up to so many of a row's largest logits.
+    """
 
     kv: str = "f16"
+    top: int = 0
 
     def run(self, graph: Graph) -> Lowered:
         """The plan of one step."""
-        ctx = Context(kv_shape(graph, self.kv))
+        ctx = Context(kv_shape(graph, self.kv), head=HeadRows(self.top))
         ctx.values[graph.param("tokens")] = ctx.tokens
         for index, name in enumerate(n for n in graph.names if n.startswith("cache_k.")):
             for kind in ("k", "v"):
@@ -69,6 +82,7 @@ class LowerGraph:
             picks=ctx.picks,
             vocab=columns,
             sizes=sizes,
+            top=self.top,
         )
 
 
@@ -120,8 +134,19 @@ class _Walk:
         kernel = region.kernel()
         if region.best is None:
             return (kernel,)
-        self.ctx.picks, body = lower_pick(self.ctx, region.best)
-        return (kernel, kernel_of(self.ctx, "pick", body, head=True))
+        return (kernel, self._pick(region.best))
+
+    def _pick(self, best: Best) -> Kernel:
+        """What is found among the logits of a row."""
+        ctx, row = self.ctx, Var("row")
+        ctx.picks, body = lower_pick(ctx, best, row)
+        if ctx.head.most:
+            (logits,) = self.outputs
+            vocab = logits.type.shape[1]
+            if not isinstance(vocab, int):
+                raise UnsupportedError(f"logits of type {logits.type}")
+            body += lower_top(ctx, best, ctx.values[logits], vocab, row)
+        return kernel_of(ctx, "pick", (Share(row, ctx.head.rows, body),), head=True)
 
     def attention(self, n: Node) -> tuple[Step, ...]:
         """Mask-free attention."""

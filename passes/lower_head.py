@@ -52,11 +52,15 @@ Tile = Callable[[int, Expr, Expr], tuple[list[Stmt], Logit]]
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """What the first kernel leaves: f32 [m, runs], the largest logit of each run and its column."""
+    """What the first kernel leaves: f32 [m, runs], the largest logit of each run and its column.
+
+    A run has `panels` panels, but for the last, which may have fewer.
+    """
 
     value: Buf
     column: Buf
     runs: int
+    panels: int
 
 
 def lower_head(ctx: Context, vocab: int, logits: Buf, tile: Tile) -> tuple[list[Stmt], Best]:
@@ -69,11 +73,13 @@ def lower_head(ctx: Context, vocab: int, logits: Buf, tile: Tile) -> tuple[list[
     each = -(-panels // RUNS)
     runs = -(-panels // each)
     shape = (ctx.m, LANES)
-    lanes = Best(Buf("best", shape, F32, Mem.SCRATCH), Buf("where", shape, F32, Mem.SCRATCH), runs)
+    best, where = (Buf(name, shape, F32, Mem.SCRATCH) for name in ("best", "where"))
+    lanes = Best(best, where, runs, each)
     to = Best(
         ctx.scratch_activation("head_best", (ctx.m, runs)),
         ctx.scratch_activation("head_column", (ctx.m, runs)),
         runs,
+        each,
     )
     run, panel, row = Var("run"), Var("panel"), Var("row")
 
@@ -91,13 +97,13 @@ def lower_head(ctx: Context, vocab: int, logits: Buf, tile: Tile) -> tuple[list[
     return [Alloc(lanes.value), Alloc(lanes.column), Share(run, units, unit)], to
 
 
-def lower_pick(ctx: Context, best: Best) -> tuple[Buf, tuple[Stmt, ...]]:
-    """picks i32 [m], of which the first `ctx.head.rows` are written."""
+def lower_pick(ctx: Context, best: Best, row: Var) -> tuple[Buf, tuple[Stmt, ...]]:
+    """picks i32 [m], and what writes that of one row."""
     picks = ctx.buffer("picks", (ctx.m,), I32, Role.OUTPUT)
-    row, t, u = Var("row"), Var("t"), Var("t")
+    t, u = Var("t"), Var("t")
     top, column = (Buf(n, (1,), F32, Mem.TILE) for n in ("top", "column"))
     zero = (ex.lit(0),)
-    negative = _lowest(
+    negative = lowest(
         Load(best.value, (row, u)), Load(top, zero), ex.unary(Fn.NEG, Load(best.column, (row, u)))
     )
     found = ex.cast(ex.unary(Fn.NEG, Load(column, zero)), I32)
@@ -109,7 +115,7 @@ def lower_pick(ctx: Context, best: Best) -> tuple[Buf, tuple[Stmt, ...]]:
         Reduce(column, zero, Axis(u, best.runs), Red.MAX, negative),
         Map(picks, (row,), (), ex.select(finite, found, -1)),
     )
-    return picks, (Share(row, ctx.head.rows, body),)
+    return picks, body
 
 
 def _written(ctx: Context, logits: Buf, value: Logit, width: int, row: Expr, panel: Expr) -> Stmt:
@@ -126,20 +132,20 @@ def _kept(lanes: Best, value: Logit, width: int, row: Expr, panel: Expr, vocab: 
     for dst in (lanes.column, lanes.value):
         i, j = Var("i"), Var("j")
         at = (ex.add(row, i), j)
-        best, key = Load(lanes.value, at), _key(value(i, j), panel, j, vocab)
+        column = ex.add(ex.mul(panel, LANES), j)
+        best, key = Load(lanes.value, at), logit_key(value(i, j), column, vocab)
         new = ex.cast(panel, F32) if dst is lanes.column else key
         kept = ex.select(ex.lt(best, key), new, Load(dst, at))
         out.append(Map(dst, at, (Axis(i, width), Axis(j, LANES)), kept))
     return out
 
 
-def _key(logit: Expr, panel: Expr, lane: Expr, vocab: int) -> Expr:
+def logit_key(logit: Expr, column: Expr, vocab: int) -> Expr:
     """What logits are compared by: NaN is +infinity, a column past the vocabulary -infinity."""
     key = ex.select(ex.lt(logit, INFINITY), logit, INFINITY)
     if vocab % LANES == 0:
         return key
-    inside = ex.lt(ex.add(ex.mul(panel, LANES), lane), vocab)
-    return ex.select(inside, key, -INFINITY)
+    return ex.select(ex.lt(column, vocab), key, -INFINITY)
 
 
 def _emptied(ctx: Context, lanes: Best) -> list[Stmt]:
@@ -159,7 +165,7 @@ def _folded(ctx: Context, lanes: Best, to: Best, run: Expr) -> Stmt:
     negative = ex.fma(
         Load(lanes.column, (row, u)), -float(LANES), ex.unary(Fn.NEG, ex.cast(u, F32))
     )
-    found = _lowest(Load(lanes.value, (row, u)), Load(top, zero), negative)
+    found = lowest(Load(lanes.value, (row, u)), Load(top, zero), negative)
     body: tuple[Stmt, ...] = (
         Alloc(top),
         Alloc(column),
@@ -171,6 +177,6 @@ def _folded(ctx: Context, lanes: Best, to: Best, run: Expr) -> Stmt:
     return For(row, 0, ctx.head.rows, body)
 
 
-def _lowest(value: Expr, top: Expr, negative: Expr) -> Expr:
+def lowest(value: Expr, top: Expr, negative: Expr) -> Expr:
     """The negative column where the value is the largest: their maximum is the lowest column."""
     return ex.select(ex.eq(value, top), negative, -INFINITY)

@@ -15,8 +15,23 @@ from dataclasses import dataclass, field
 from speccc.errors import InputError
 from speccc.runtime.controller import AdaptiveController, Controller
 from speccc.runtime.drafter import NOTHING, Draft, Drafter, Drafting, Verdict, accept_exact
-from speccc.runtime.protocols import Logits, PickSession, PrefillSession, Session, TokenBytes
-from speccc.runtime.sampling import GREEDY, Pick, SamplingParams, known_pick, log_prob, picker
+from speccc.runtime.protocols import (
+    Logits,
+    PickSession,
+    PrefillSession,
+    Session,
+    TokenBytes,
+    TopSession,
+)
+from speccc.runtime.sampling import (
+    GREEDY,
+    Pick,
+    SamplingParams,
+    known_pick,
+    log_prob,
+    pick_among,
+    picker,
+)
 from speccc.runtime.stats import Round, Stats, summarize
 from speccc.runtime.stream_text import FinishReason, Piece, TextStream
 
@@ -68,6 +83,7 @@ def generate(
     if prefill_chunk < 1:
         raise InputError(f"must be 1 or more, not {prefill_chunk}", where="prefill_chunk")
     own = sampling.greedy and not log_probs
+    tops = None if log_probs else _tops(session, sampling)
     loop = _Loop(
         session=session,
         tokenizer=tokenizer,
@@ -77,6 +93,8 @@ def generate(
         budget=budget,
         pick=picker(sampling),
         picks=session if own and isinstance(session, PickSession) else None,
+        tops=tops,
+        sampling=sampling,
         drafting=None if drafter is None else drafter.start(prompt_tokens),
         controller=AdaptiveController() if controller is None else controller,
         text=text,
@@ -111,6 +129,13 @@ def _budget(session: Session, prompt: Sequence[int], max_tokens: int | None) -> 
     return room if max_tokens is None else min(max_tokens, room)
 
 
+def _tops(session: Session, sampling: SamplingParams) -> TopSession | None:
+    """The session, if it finds by itself all the logits that the filters let through."""
+    if sampling.greedy or sampling.top_k < 1 or not isinstance(session, TopSession):
+        return None
+    return session if sampling.top_k <= session.most_top else None
+
+
 def _cached(session: Session, prompt: Sequence[int], cached: int) -> int:
     if not 0 <= cached <= session.length:
         raise InputError(
@@ -131,6 +156,8 @@ class _Loop:
     budget: int
     pick: Pick
     picks: PickSession | None  # the session, where its own choice is all that is needed
+    tops: TopSession | None  # the session, where its largest logits are all that is needed
+    sampling: SamplingParams
     drafting: Drafting | None
     controller: Controller
     text: TextStream
@@ -209,8 +236,14 @@ class _Loop:
         if self.picks is not None:
             picks: list[int] = self.picks.pick(tokens, parents=parents).tolist()
             return accept_exact(draft, lambda row, taken: known_pick(picks[row]))
-        logits = self.session.forward(tokens, parents=parents)
         first, pick = len(self.context), self.pick
+        if self.tops is not None:
+            params = self.sampling
+            values, found = self.tops.top(tokens, params.top_k, parents=parents)
+            return accept_exact(
+                draft, lambda row, taken: pick_among(values[row], found[row], first + taken, params)
+            )
+        logits = self.session.forward(tokens, parents=parents)
         verdict = accept_exact(draft, lambda row, taken: pick(logits[row], first + taken))
         if self.log_probs is not None:
             self.log_probs += _log_probs(logits, verdict)

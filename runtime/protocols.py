@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 Logits = npt.NDArray[np.float32]
 Picks = npt.NDArray[np.int32]
+
+
+class Tops(NamedTuple):
+    """The k largest logits of each row, the larger first, of equals the lower token: f32 and i32
+    [m, k]. A NaN counts as the largest. A value of -infinity has no token."""
+
+    values: Logits
+    tokens: Picks
 
 
 class Session(Protocol):
@@ -52,6 +60,18 @@ class PickSession(Protocol):
 
     def pick(self, tokens: Sequence[int], *, parents: Sequence[int] | None = None) -> Picks:
         """Append tokens as `forward` does; i32 [m], each argmax, -1 where it is not finite."""
+
+
+@runtime_checkable
+class TopSession(Protocol):
+    """A session that can find the largest logits by itself, which spares reading all of them."""
+
+    @property
+    def most_top(self) -> int:
+        """The most that `top` gives of a row, fewer than all; 0 for a session that cannot."""
+
+    def top(self, tokens: Sequence[int], k: int, *, parents: Sequence[int] | None = None) -> Tops:
+        """Append tokens as `forward` does; the k largest logits of each row."""
 
 
 class TokenBytes(Protocol):

@@ -24,10 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import InputError, SpecccError
-from speccc.runtime.protocols import Logits
+from speccc.runtime.protocols import Logits, Picks
 from speccc.runtime.rng import counters, gumbel, vocab_counters
 
 Ids = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Pick = Callable[[Logits, int], int]
 
 GREEDY_BELOW = 1e-6
@@ -90,15 +91,36 @@ def pick_sampled(row: Logits, position: int, params: SamplingParams) -> int:
     ids = survivors(row, params)
     if ids is None:
         noise = gumbel(params.seed, position, vocab_counters(row.shape[0]))
-        values = row.astype(np.float64)
-    else:
-        noise = gumbel(params.seed, position, counters(ids))
-        values = row[ids].astype(np.float64)
-    values -= top
-    values /= params.temperature
-    values += noise
-    winner = int(values.argmax())
-    return winner if ids is None else int(ids[winner])
+        return _draw(row, top, noise, params)
+    noise = gumbel(params.seed, position, counters(ids))
+    return int(ids[_draw(row[ids], top, noise, params)])
+
+
+def pick_among(values: Logits, tokens: Picks, position: int, params: SamplingParams) -> int:
+    """`pick_sampled` from the `params.top_k` largest logits alone, in order (see `Tops`).
+
+    The filters and the draw see the same numbers in the same order, so the token is the same.
+    """
+    top = float(values[0])
+    if not math.isfinite(top):
+        raise SpecccError("the largest of the logits is not finite", where="sampling")
+    there = tokens[values > -np.inf]
+    order = np.argsort(there)
+    ids, kept = there[order].astype(np.int64), values[: there.shape[0]][order]
+    for keep in _filters(params):
+        chosen = keep(kept)
+        ids, kept = ids[chosen], kept[chosen]
+    noise = gumbel(params.seed, position, counters(ids))
+    return int(ids[_draw(kept, top, noise, params)])
+
+
+def _draw(values: Logits, top: float, noise: Floats, params: SamplingParams) -> int:
+    """The index of argmax((value - top) / T + noise)."""
+    shifted = values.astype(np.float64)
+    shifted -= top
+    shifted /= params.temperature
+    shifted += noise
+    return int(shifted.argmax())
 
 
 def survivors(row: Logits, params: SamplingParams) -> Ids | None:
@@ -106,11 +128,19 @@ def survivors(row: Logits, params: SamplingParams) -> Ids | None:
     ids: Ids | None = None
     if 0 < params.top_k < row.shape[0]:
         ids = _largest(row, params.top_k)
-    if params.top_p < 1.0:
-        ids = _within(row, ids, lambda values: _nucleus(values, params.top_p))
-    if params.min_p > 0.0:
-        ids = _within(row, ids, lambda values: _probable(values, params.min_p))
+    for keep in _filters(params):
+        ids = _within(row, ids, keep)
     return ids
+
+
+def _filters(params: SamplingParams) -> list[Callable[[Logits], Ids]]:
+    """The filters behind top-k that are on: logits -> indices of those that stay."""
+    out: list[Callable[[Logits], Ids]] = []
+    if params.top_p < 1.0:
+        out.append(lambda values: _nucleus(values, params.top_p))
+    if params.min_p > 0.0:
+        out.append(lambda values: _probable(values, params.min_p))
+    return out
 
 
 def log_prob(row: Logits, token: int) -> float:

@@ -15,6 +15,7 @@ from speccc.ir.types import DTYPES
 from speccc.runtime.aligned import aligned
 from speccc.runtime.cores import cores
 from speccc.runtime.devices.cpu import CpuStep
+from speccc.runtime.protocols import Tops
 from speccc.runtime.rows import Splits, chain, check_path, passes, tree, whole_number, whole_numbers
 
 Logits = npt.NDArray[np.float32]
@@ -22,6 +23,7 @@ Picks = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int32]
 Array = npt.NDArray[Any]
 LANES = 16
+TOPS = ("top_values", "top_tokens")
 
 
 def sizes_of(tiles: int) -> dict[str, int]:
@@ -48,7 +50,10 @@ class BufSpec:
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """How to call the step: its parameters in order, then arena, scratch, sizes and workers."""
+    """How to call the step: its parameters in order, then arena, scratch, sizes and workers.
+
+    `top`: how many of a row's largest logits it can find, in the buffers `TOPS`.
+    """
 
     symbol: str
     bufs: tuple[BufSpec, ...]
@@ -60,6 +65,7 @@ class StepSpec:
     vocab: int
     max_rows: int
     ropes: tuple[RopeSpec, ...]
+    top: int = 0
 
 
 class StepSession(ABC):
@@ -130,6 +136,29 @@ class StepSession(ABC):
             out[to] = self._result(self.spec.picks, to.stop - to.start)
         return out
 
+    @property
+    def most_top(self) -> int:
+        """The most that `top` gives of a row, fewer than all; 0 for a step that cannot."""
+        return min(self.spec.top, self.spec.vocab - 1)
+
+    def top(self, tokens: Sequence[int], k: int, *, parents: Sequence[int] | None = None) -> Tops:
+        """Appends tokens as `forward` does; the k largest logits after each, f32 and i32 [m, k].
+
+        The larger first, of equals the lower token; a NaN counts as the largest. Where less than k
+        are above -infinity the rest has that value, and tokens that mean nothing. InputError
+        unless 1 <= k <= `most_top`.
+        """
+        count = whole_number(k, "k")
+        if not 1 <= count <= self.most_top:
+            raise InputError(f"the {count} largest logits: this step finds 1 to {self.most_top}")
+        ids = self._checked(tokens)
+        shape = (len(ids), count)
+        out = Tops(np.empty(shape, np.float32), np.empty(shape, np.int32))
+        for to in self._advance(ids, parents, 0, logits=True, top=count):
+            for name, found in zip(TOPS, out, strict=True):
+                found[to] = self._result(name, to.stop - to.start)[:, :count]
+        return out
+
     def prefill(self, tokens: Sequence[int]) -> None:
         """Appends tokens whose logits nobody asks for: the head does not run."""
         ids = self._checked(tokens)
@@ -138,7 +167,13 @@ class StepSession(ABC):
         self._parents = ()
 
     def _advance(
-        self, ids: Ints, parents: Sequence[int] | None, first: int, *, logits: bool
+        self,
+        ids: Ints,
+        parents: Sequence[int] | None,
+        first: int,
+        *,
+        logits: bool,
+        top: int = 0,
     ) -> Iterator[slice]:
         """Runs all rows, the head on rows `first` on; yields where the rows of a step belong."""
         base, limit = self.length, self.spec.max_rows
@@ -147,7 +182,7 @@ class StepSession(ABC):
             if len(links) != len(ids) or len(ids) > limit:
                 raise InputError(f"a tree takes one parent a token and at most {limit} tokens")
             depth, path = tree(links.tolist(), limit)
-            self._run(ids, depth, path, first, logits=logits)
+            self._run(ids, depth, path, first, logits=logits, top=top)
             self._base, self._parents = base, tuple(links.tolist())
             yield slice(0, len(ids) - first)
             return
@@ -158,7 +193,7 @@ class StepSession(ABC):
             skipped = min(max(first - at, 0), len(part))
             spare = min(width - len(part), self.context - self.length - len(part))
             rows = np.append(part, np.repeat(part[-1:], spare)) if spare else part
-            self._run(rows, *chain(len(rows), limit), skipped, logits=logits)
+            self._run(rows, *chain(len(rows), limit), skipped, logits=logits, top=top)
             self.length -= spare
             if skipped < len(part):
                 yield slice(at + skipped - first, at + len(part) - first)
@@ -202,7 +237,9 @@ class StepSession(ABC):
             )
         return ids.astype(np.int32)
 
-    def _run(self, ids: Ints, depth: Ints, path: Ints, skipped: int, *, logits: bool) -> None:
+    def _run(
+        self, ids: Ints, depth: Ints, path: Ints, skipped: int, *, logits: bool, top: int
+    ) -> None:
         """One step: rows are appended, the head runs on all but the first `skipped`."""
         m = len(ids)
         rows = {"tokens": ids, "depth": depth, "positions": self.length + depth, "path": path}
@@ -213,6 +250,7 @@ class StepSession(ABC):
             "head_first": skipped,
             "head_rows": m - skipped,
             "head_logits": int(logits),
+            "head_top": top,
         }
         self._execute(rows, sizes)
         self.length += m

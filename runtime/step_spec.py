@@ -14,10 +14,12 @@ from speccc.runtime.artifact_file import Entries
 from speccc.runtime.devices.built_kernels import read_plan, sealed_code
 from speccc.runtime.devices.drivers import ENDINGS
 from speccc.runtime.devices.launch_plan import FILE, LaunchPlan
-from speccc.runtime.session import LANES, BufSpec, RopeSpec, StepSpec
+from speccc.runtime.session import LANES, TOPS, BufSpec, RopeSpec, StepSpec
 
 MOST = 1 << 40
 HEAD = ("head_first", "head_rows", "head_logits")
+TOP = "head_top"
+"""A size of steps that find the largest logits."""
 NAMES = ("m", "length", "slots", "tiles", "weight_bytes", "vector_elements", *HEAD)
 SCRATCH = ("f32", "i8", "i32")
 KV_TYPES = ("f16", "i8", "f32")
@@ -51,9 +53,9 @@ def read_step(entries: Entries) -> StepSpec:
         code = sealed_code(entries.data, backend, where) if plan else entries.data[LIBRARY]
         if step["seal"] != seal(step, code):
             raise ValueError(f"it does not belong to {FILE if plan else LIBRARY}")
+        _check_bufs(spec)
         if plan is not None:
             check_plan(spec, plan)
-        _check_bufs(spec)
         if len(entries.data["vectors"]) % 4:
             raise ValueError("vectors is no f32 array")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
@@ -73,12 +75,13 @@ def parse_step(step: Any) -> StepSpec:
         bufs=tuple(_buf(b) for b in step["bufs"]),
         arena=_count(step["arena"]),
         scratch={_one_of(k, SCRATCH): _count(v) for k, v in step["scratch"].items()},
-        sizes=tuple(_one_of(s, NAMES) for s in _list(step["sizes"])),
+        sizes=tuple(_one_of(s, (*NAMES, TOP)) for s in _list(step["sizes"])),
         logits=_one_of(step["logits"], names),
         picks=_one_of(step["picks"], names),
         vocab=_positive(step["vocab"]),
         max_rows=_positive(step["max_rows"]),
         ropes=tuple(_rope(r) for r in _list(step["ropes"])),
+        top=_count(step.get("top", 0)),
     )
 
 
@@ -156,7 +159,8 @@ def _check_bufs(spec: StepSpec) -> None:
         raise ValueError("a buffer is there twice")
     if tuple(b.name for b in spec.bufs)[: len(INPUTS)] != INPUTS:
         raise ValueError(f"the buffers do not begin with {', '.join(INPUTS)}")
-    if set(spec.scratch) != set(SCRATCH) or sorted(spec.sizes) != sorted(NAMES):
+    sizes = (*NAMES, TOP) if spec.top else NAMES
+    if set(spec.scratch) != set(SCRATCH) or sorted(spec.sizes) != sorted(sizes):
         raise ValueError("scratch or sizes are incomplete")
     for name, (dtype, shape) in wanted.items():
         if name not in bufs:
@@ -193,6 +197,9 @@ def _known(spec: StepSpec) -> dict[str, tuple[str, tuple[int | str, ...]]]:
     padded = -(-spec.vocab // LANES) * LANES
     out[spec.logits] = ("f32", ("m", padded))
     out[spec.picks] = ("i32", ("m",))
+    if spec.top:
+        values, tokens = TOPS
+        out |= {values: ("f32", ("m", spec.top)), tokens: ("i32", ("m", spec.top))}
     return out
 
 

@@ -34,6 +34,7 @@ from speccc.pack import pack_weights
 from speccc.passes.graph_pipeline import GRAPH_PASSES, optimize
 from speccc.passes.lower_context import KV_TYPES, MAX_ROWS, RopeTable
 from speccc.passes.lower_graph import Lowered, LowerGraph
+from speccc.passes.lower_top import MOST_TOP
 from speccc.passes.pipeline import DumpStages, Stage
 from speccc.passes.plan_memory import PlanMemory
 from speccc.runtime.artifact_file import write_entries
@@ -43,8 +44,8 @@ from speccc.runtime.manifest import DRAFTERS, TARGETS
 from speccc.runtime.session import CpuSession, StepSpec
 from speccc.runtime.step_spec import SCRATCH, parse_step, seal
 from speccc.runtime.tokenizer import Tokenizer
-from speccc.targets.cpu.built import Built, Signature
 from speccc.targets.base import Target
+from speccc.targets.cpu.built import Built, Signature
 from speccc.targets.cpu.isa import Isa, by_name, runs_here
 from speccc.tuning import Subject, schedules_for, told
 from speccc.user_cache import write_whole
@@ -156,7 +157,8 @@ def _front(path: Path, options: CompileOptions, isa: Isa, times: _Times, tell: P
     times.lap("read")
     tell("read", 1, 1)
     graph = final_graph(source, options, times, tell)
-    lowered = LowerGraph(options.kv).run(graph)
+    top = MOST_TOP if options.target == "cpu" else 0
+    lowered = LowerGraph(options.kv, top).run(graph)
     bounds = _bounds(lowered)
     arena = PlanMemory(bounds).run(lowered.plan)
     # Scratch is known only from the code, which takes long to make: ask about the rest before it.
@@ -415,6 +417,7 @@ def _step(source: ModelSource, lowered: Lowered, signature: Signature) -> dict[s
         "vocab": lowered.vocab,
         "max_rows": MAX_ROWS,
         "ropes": [{"name": t.name, "frequencies": frequencies(t, source)} for t in lowered.tables],
+        "top": lowered.top,
     }
 
 

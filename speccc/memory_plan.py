@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from speccc.errors import InputError
 from speccc.ir.types import DTYPES
-from speccc.runtime.session import LANES, BufSpec, StepSpec, sizes_of
+from speccc.runtime.session import LANES, TOPS, BufSpec, StepSpec, sizes_of
 from speccc.runtime.step_spec import CACHES, INPUTS, SCALES
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _use(buf: BufSpec, spec: StepSpec) -> str:
         **dict.fromkeys((*CACHES, *SCALES), "kv"),
         **dict.fromkeys(INPUTS, "inputs"),
         **dict.fromkeys(ropes, "rope"),
-        **dict.fromkeys((spec.logits, spec.picks), "logits"),
+        **dict.fromkeys((spec.logits, spec.picks, *TOPS), "logits"),
     }
     return uses.get(buf.name, "scores")
 

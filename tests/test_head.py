@@ -19,12 +19,13 @@ from speccc.errors import InputError, SpecccError, UnsupportedError
 from speccc.ir import expr as ex
 from speccc.ir.expr import Expr, Load, Var
 from speccc.ir.plan import Plan, Role, check_order
-from speccc.ir.tile import LANES, Alloc, Axis, Buf, Map, Mem, Stmt
+from speccc.ir.tile import LANES, Alloc, Axis, Buf, Map, Mem, Share, Stmt
 from speccc.ir.tile_verify import verify_plan
 from speccc.ir.types import F16, F32
-from speccc.passes.lower_context import Context, KvShape
+from speccc.passes.lower_context import Context, HeadRows, KvShape
 from speccc.passes.lower_head import RUNS, lower_head, lower_pick
 from speccc.passes.lower_region import kernel_of
+from speccc.passes.lower_top import lower_top
 from speccc.runtime.session import CpuSession
 
 Floats = npt.NDArray[np.float32]
@@ -59,8 +60,8 @@ class Head:
 
 
 @functools.cache
-def head(vocab: int) -> Head:
-    ctx = Context(KvShape(1, 1, 16, F16))
+def head(vocab: int, most: int = 0) -> Head:
+    ctx = Context(KvShape(1, 1, 16, F16), head=HeadRows(most))
     panels = -(-vocab // LANES)
     given = ctx.buffer("given", (ctx.m, panels * LANES), F32, Role.STATE)
     logits = ctx.buffer("logits", (ctx.m, panels * LANES), F32, Role.OUTPUT)
@@ -73,8 +74,12 @@ def head(vocab: int) -> Head:
 
     body, best = lower_head(ctx, vocab, logits, tile)
     first = kernel_of(ctx, "head", tuple(body), head=True)
-    picks, last = lower_pick(ctx, best)
-    kernels = (first, kernel_of(ctx, "pick", last, head=True))
+    row = Var("row")
+    picks, last = lower_pick(ctx, best, row)
+    if most:
+        last += lower_top(ctx, best, logits, vocab, row)
+    shared = (Share(row, ctx.head.rows, last),)
+    kernels = (first, kernel_of(ctx, "pick", shared, head=True))
     used = {b for k in kernels for b in k.bufs}
     bufs = tuple(b for b in ctx.bufs if b.buf in used)
     plan = Plan("step", (*ctx.scalars, *ctx.head.sizes), bufs, kernels)
