@@ -1,11 +1,18 @@
-"""Packing f32 blocks into each format's bytes, with the rounding of gguf-py's `quants.py`."""
+"""Packing f32 blocks into each format's bytes, with the rounding of gguf-py's `quants.py`.
+
+gguf-py has no encoder of NVFP4; its scale is as in NVIDIA's recipe without a tensor's own scale.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from speccc.ir.minifloat import MINIFLOATS
+from speccc.ir.types import E8M0_HALF, UE4M3_HALF
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -45,9 +52,9 @@ def _half(d: Floats, name: str) -> Bytes:
     return half.view(np.uint8)
 
 
-def _nibbles(codes: Floats) -> Bytes:
+def _nibbles(codes: npt.NDArray[np.number[Any]]) -> Bytes:
     """Two codes a byte: the first half of the block low, the second half high."""
-    q = np.clip(codes, 0, 15).astype(np.uint8)
+    q: Bytes = np.clip(codes, 0, 15).astype(np.uint8)
     return q[:, :16] | (q[:, 16:] << np.uint8(4))
 
 
@@ -83,6 +90,43 @@ def _q8_0(x: Floats) -> Bytes:
     return np.concatenate([half, np.clip(codes, -128, 127).astype(np.int8).view(np.uint8)], axis=1)
 
 
+_E2M1_TWICE = np.array((0, 1, 2, 3, 4, 6, 8, 12), np.float32)
+_BETWEEN = (_E2M1_TWICE[1:] + _E2M1_TWICE[:-1]) / 2
+
+
+def _e2m1(scaled: Floats) -> Bytes:
+    """Nearest code of twice an e2m1, a tie to the smaller magnitude; a zero has no sign."""
+    size = np.searchsorted(_BETWEEN, np.abs(scaled)).astype(np.uint8)
+    return np.where((scaled < 0) & (size > 0), size | np.uint8(8), size)
+
+
+def _mxfp4(x: Floats) -> Bytes:
+    """d = 2^(floor(log2(max|x|)) - 2), halved beside codes of twice an e2m1."""
+    largest = np.abs(x).max(axis=1, keepdims=True)
+    if not np.isfinite(largest).all():
+        raise ValueError("mxfp4: a block holds NaN or infinity")
+    with np.errstate(divide="ignore"):
+        power = np.where(largest > 0, np.floor(np.log2(largest)) - 2 + 127, 0)
+    e = np.clip(power, 0, 254).astype(np.uint8)
+    codes = _e2m1(x / MINIFLOATS[E8M0_HALF].decode(e))
+    return np.concatenate([e, _nibbles(codes)], axis=1)
+
+
+def _nvfp4(x: Floats) -> Bytes:
+    """d = max|x| / 6 of 16 elements to the nearest unsigned e4m3, halves away from zero."""
+    groups = x.reshape(-1, 4, 16)
+    target = np.abs(groups).max(axis=2) / np.float32(6)
+    if not (target <= _UE4M3[-1]).all():
+        raise ValueError("nvfp4: a block holds NaN, infinity or a scale beyond 448")
+    d = np.searchsorted((_UE4M3[1:] + _UE4M3[:-1]) / 2, target, side="right").astype(np.uint8)
+    inverse = _inverse(MINIFLOATS[UE4M3_HALF].decode(d))
+    codes = _e2m1(groups * inverse[:, :, None])
+    halves = codes[:, :, :8] | (codes[:, :, 8:] << np.uint8(4))
+    return np.concatenate([d, halves.reshape(-1, 32)], axis=1)
+
+
+_UE4M3 = 2 * MINIFLOATS[UE4M3_HALF].decode(np.arange(127, dtype=np.uint8))
+
 ENCODERS: dict[str, Callable[[Floats], Bytes]] = {
     "f32": _f32,
     "f16": _f16,
@@ -90,4 +134,6 @@ ENCODERS: dict[str, Callable[[Floats], Bytes]] = {
     "q4_0": _q4_0,
     "q4_1": _q4_1,
     "q8_0": _q8_0,
+    "mxfp4": _mxfp4,
+    "nvfp4": _nvfp4,
 }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from speccc.ir.minifloat import MINIFLOATS
 from speccc.ir.types import BF16, DType, Kind
 
 
@@ -69,7 +70,7 @@ class ToF32:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An integer looked up by a code, e.g. the doubled e2m1 values plus a zero point."""
+    """An integer looked up by a code, e.g. the doubled e2m1 values."""
 
     values: tuple[int, ...]
     index: Expr
@@ -109,6 +110,8 @@ class Blocks:
         bits = cut.view(found.dtype.numpy.newbyteorder("<"))
         if found.dtype == BF16:
             return bf16_to_f32(bits.astype(np.uint16, copy=False))
+        if found.dtype in MINIFLOATS:
+            return MINIFLOATS[found.dtype].decode(bits.astype(np.uint8, copy=False))
         if found.dtype.kind is Kind.FLOAT:
             return bits.astype(np.float32, copy=False)
         return bits
@@ -129,7 +132,8 @@ def evaluate(expr: Expr, blocks: Blocks) -> _Array:
         return evaluate(expr.a, blocks).astype(np.float32)
     if isinstance(expr, Table):
         index = evaluate(expr.index, blocks).astype(np.intp)
-        return np.take(np.asarray(expr.values, dtype=np.uint8), index)
+        dtype = np.uint8 if min(expr.values) >= 0 else np.int8
+        return np.take(np.asarray(expr.values, dtype=dtype), index)
     if isinstance(expr, Bin):
         return BINARY[expr.op](evaluate(expr.a, blocks), evaluate(expr.b, blocks))
     picked: _Array = blocks.field(expr.field)[:, evaluate(expr.index, blocks)[0]]

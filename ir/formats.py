@@ -1,8 +1,9 @@
 """Number formats of stored weights: one frozen record each, from which decoding and packing follow.
 
 A block of `block` consecutive elements of a row takes `nbytes` bytes made of named fields. A
-quantised element is `(code - zero_point) * scale (+ minimum)`, computed in f32 in that order; a
-plain one is a field itself. Layouts are those of GGUF (ggml-quants, gguf-py `quants.py`).
+quantised element is `integer * scale (+ minimum)`, computed in f32 in that order, where a code
+stands for the integer `code - zero_point` or for one of `levels`; a plain one is a field itself.
+Layouts are those of GGUF (ggml-quants, gguf-py `quants.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,19 @@ import numpy.typing as npt
 
 from speccc.errors import UnsupportedError
 from speccc.ir.format_encode import ENCODERS
-from speccc.ir.format_expr import Bin, Blocks, Const, Expr, Field, Lane, Read, ToF32, evaluate
-from speccc.ir.types import BF16, F16, F32, U8, Kind
+from speccc.ir.format_expr import (
+    Bin,
+    Blocks,
+    Const,
+    Expr,
+    Field,
+    Lane,
+    Read,
+    Table,
+    ToF32,
+    evaluate,
+)
+from speccc.ir.types import BF16, E8M0_HALF, F16, F32, U8, UE4M3_HALF, DType, Kind
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -31,8 +43,9 @@ class Format:
     """How numbers are stored in a tensor's rows.
 
     `value` is the scalar expression of one element. Quantised formats also name their parts:
-    `code` (unsigned, at most 8 bits), `zero_point`, `scale` and `minimum`, the latter two constant
-    over each `group` of elements. `gguf_type` is the type's number in GGUF files.
+    `code` (unsigned, at most 8 bits), `zero_point` or `levels`, `scale` and `minimum`, the latter
+    two constant over each `group` of elements and stored as `scale_type`. `levels` are a sign bit
+    over magnitudes below 16. `gguf_type` is the type's number in GGUF files.
     """
 
     name: str
@@ -47,6 +60,8 @@ class Format:
     scale: Expr | None = None
     minimum: Expr | None = None
     group: int = 1
+    scale_type: DType = F16
+    levels: tuple[int, ...] = ()
 
     @property
     def quantized(self) -> bool:
@@ -91,7 +106,7 @@ class Format:
     def codes(self, raw: Bytes, shape: tuple[int, ...]) -> tuple[Bytes, Floats, Floats | None]:
         """Codes u8 [n, k], scale f32 [n, k/group] and minimum f32 [n, k/group] (or None).
 
-        The element is `(code - zero_point) * scale (+ minimum)`. ValueError for plain formats.
+        The element is `integers(code) * scale (+ minimum)`. ValueError for plain formats.
         """
         if self.code is None or self.scale is None:
             raise ValueError(f"{self.name} has no codes")
@@ -105,6 +120,12 @@ class Format:
             return codes.reshape(n, k), scale, None
         minimum = self._per_group(self.minimum, blocks).reshape(n, k // self.group)
         return codes.reshape(n, k), scale, minimum
+
+    def integers(self, codes: Bytes) -> npt.NDArray[np.int32]:
+        """What codes stand for, i32 in their shape."""
+        if self.levels:
+            return np.take(np.asarray(self.levels, np.int32), codes)
+        return codes.astype(np.int32) - np.int32(self.zero_point)
 
     def finite(self, raw: Bytes, shape: tuple[int, ...]) -> bool:
         """Whether every scale, minimum or plain value is finite (one quick scan)."""
@@ -158,9 +179,11 @@ def affine(
     block: int = 32,
     group: int = 32,
     gguf_type: int | None = None,
+    scale_type: DType = F16,
+    levels: tuple[int, ...] = (),
 ) -> Format:
     """A quantised format: the value expression is derived from its parts."""
-    value: Expr = ToF32(code)
+    value: Expr = ToF32(Table(levels, code) if levels else code)
     if zero_point:
         value = Bin("sub", value, ToF32(Const(zero_point)))
     value = Bin("mul", value, scale)
@@ -179,19 +202,23 @@ def affine(
         scale,
         minimum,
         group,
+        scale_type,
+        levels,
     )
 
 
-# Elements 0..15 of a block sit in the low nibbles of its 16 bytes, 16..31 in the high ones.
-_NIBBLE = Bin(
-    "and",
-    Bin(
-        "shr",
-        Read("qs", Bin("mod", Lane(), Const(16))),
-        Bin("mul", Bin("div", Lane(), Const(16)), Const(4)),
-    ),
-    Const(15),
-)
+def _nibble(count: int) -> Expr:
+    """Runs of 2 * `count` elements: the first half in the low nibbles of their bytes."""
+    half = Bin("div", Lane(), Const(count))
+    run = Bin("mul", Bin("div", half, Const(2)), Const(count))
+    byte = Read("qs", Bin("add", run, Bin("mod", Lane(), Const(count))))
+    return Bin("and", Bin("shr", byte, Bin("mul", Bin("mod", half, Const(2)), Const(4))), Const(15))
+
+
+_NIBBLE = _nibble(16)
+
+E2M1_TWICE = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""The values of e2m1 are halves, so twice of each is an integer (OCP Microscaling Formats 1.0)."""
 
 F32_ = plain("f32", Field("x", 0, F32), 0)
 F16_ = plain("f16", Field("x", 0, F16), 1)
@@ -225,7 +252,32 @@ Q8_0 = affine(
     gguf_type=8,
 )
 
-FORMATS: dict[str, Format] = {f.name: f for f in (F32_, F16_, BF16_, Q4_0, Q4_1, Q8_0)}
+MXFP4 = affine(
+    "mxfp4",
+    (Field("d", 0, E8M0_HALF), Field("qs", 1, U8, 16)),
+    code=_NIBBLE,
+    bits=4,
+    scale=Read("d"),
+    scale_type=E8M0_HALF,
+    levels=E2M1_TWICE,
+    gguf_type=39,
+)
+NVFP4 = affine(
+    "nvfp4",
+    (Field("d", 0, UE4M3_HALF, 4), Field("qs", 4, U8, 32)),
+    code=_nibble(8),
+    bits=4,
+    scale=Read("d", Bin("div", Lane(), Const(16))),
+    scale_type=UE4M3_HALF,
+    levels=E2M1_TWICE,
+    block=64,
+    group=16,
+    gguf_type=40,
+)
+
+FORMATS: dict[str, Format] = {
+    f.name: f for f in (F32_, F16_, BF16_, Q4_0, Q4_1, Q8_0, MXFP4, NVFP4)
+}
 _BY_GGUF = {f.gguf_type: f for f in FORMATS.values()}
 
 

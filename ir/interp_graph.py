@@ -219,7 +219,8 @@ def _matmul(op: ops.Matmul, f: Frame, x: Floats, *weights: Tensor) -> tuple[Tens
     outs: list[Tensor] = []
     for w in weights:
         if f.interp.activation == "int8" and not isinstance(w, np.ndarray) and w.format.quantized:
-            outs.append(matmul_int8(x, *w.format.codes(w.raw, w.shape), w.format.zero_point))
+            codes, scale, minimum = w.format.codes(w.raw, w.shape)
+            outs.append(matmul_int8(x, w.format.integers(codes), scale, minimum))
         else:
             outs.append(x @ f.interp.floats(w).T)
     return tuple(outs)

@@ -1,8 +1,8 @@
 """The quantised matmul as devices compute it, in NumPy: int8 activations, exact dots, f32 sums.
 
 Per 32-block b of a row: xs = max|x| / 127 and xq = rint(x / xs) (0 when xs is 0). Then for b in
-order: acc = fma(f32(dot - zero_point * sum(xq)), xs * ws, acc), and with a minimum
-acc = fma(wm, xs * f32(sum(xq)), acc). This is `ScaledDot` of the tile IR.
+order, and for each group of columns in it that has a scale of its own: acc = fma(f32(dot), xs * ws,
+acc), and with a minimum acc = fma(wm, xs * f32(sum(xq)), acc). This is `ScaledDot` of the tile IR.
 """
 
 from __future__ import annotations
@@ -41,21 +41,23 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
 
 
 def matmul_int8(
-    x: Floats,
-    codes: npt.NDArray[np.uint8],
-    scale: Floats,
-    minimum: Floats | None,
-    zero_point: int,
+    x: Floats, integers: npt.NDArray[np.int32], scale: Floats, minimum: Floats | None
 ) -> Floats:
-    """x f32[m, k] times the transposed quantised weight (codes u8[n, k], scale f32[n, k/32])."""
+    """x f32[m, k] times the transposed quantised weight (integers i32[n, k], scale f32[n, groups]).
+
+    A minimum is f32[n, k/32]; a block of 32 has one scale or several.
+    """
     xq, xs = quantize_rows(x)
     sums = xq.sum(axis=2, dtype=np.float32)
-    acc = np.zeros((len(x), len(codes)), np.float32)
-    for b in range(xs.shape[1]):
+    acc = np.zeros((len(x), len(integers)), np.float32)
+    groups = scale.shape[1] // xs.shape[1]
+    size = BLOCK // groups
+    parts = xq.reshape(len(x), -1, size)
+    for n in range(scale.shape[1]):
+        b = n // groups
         # Exact in f32 in any order: |dot| <= 32 * 127 * 255 < 2^24.
-        w = codes[:, b * BLOCK : (b + 1) * BLOCK].astype(np.float32)
-        dot = xq[:, b] @ w.T - np.float32(zero_point) * sums[:, b, None]
-        acc = fma(dot, xs[:, b, None] * scale[None, :, b], acc)
+        dot = parts[:, n] @ integers[:, n * size : (n + 1) * size].astype(np.float32).T
+        acc = fma(dot, xs[:, b, None] * scale[None, :, n], acc)
         if minimum is not None:
             term = np.broadcast_to(xs[:, b, None] * sums[:, b, None], acc.shape)
             acc = fma(np.broadcast_to(minimum[None, :, b], acc.shape), term, acc)

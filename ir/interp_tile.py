@@ -16,7 +16,7 @@ import numpy.typing as npt
 from speccc.errors import VerifyError
 from speccc.ir.expr import Apply, Expr, Fn, Load, LoadBytes, Var
 from speccc.ir.interp_expr import evaluate, fma
-from speccc.ir.packed import BLOCK, PANEL
+from speccc.ir.packed import PANEL
 from speccc.ir.tile import (
     LANES,
     Alloc,
@@ -287,14 +287,16 @@ def _run_scaled_dot(s: ScaledDot, env: Env, worker: _Worker) -> None:
     where = (np.arange(at, at + s.w.panel_bytes, dtype=np.int64),)
     panel = _gather(worker, s.blob, _store(worker, s.blob), where)
     codes, scale, minimum = s.w.unpack_panel(panel)
-    xq = rows_of(s.x.codes, s.w.k).astype(np.int32).reshape(rows, s.w.blocks, BLOCK)
-    xs, sums = rows_of(s.x.scale, s.w.blocks), rows_of(s.x.sums, s.w.blocks)
+    groups = (s.w.blocks, s.w.groups, s.w.format.group)
+    integers = s.w.format.integers(codes).reshape(PANEL, *groups)
+    xq = rows_of(s.x.codes, s.w.k).astype(np.int32).reshape(rows, *groups)
+    xs = rows_of(s.x.scale, s.w.blocks)
     scaled = rows_of(s.x.scaled_sums, s.w.blocks)
     acc = _gather(worker, s.acc, store, (i - row, np.arange(cols).reshape(1, cols)))
     for b in range(s.w.blocks):
-        dot = xq[:, b] @ codes[:, b].astype(np.int32).T - s.w.format.zero_point * sums[:, b : b + 1]
-        t = xs[:, b : b + 1] * scale[None, :, b]
-        acc = fma(dot.astype(np.float32), t, acc)
+        for g in range(s.w.groups):
+            dot = xq[:, b, g] @ integers[:, b, g].T
+            acc = fma(dot.astype(np.float32), xs[:, b : b + 1] * scale[None, :, b, g], acc)
         if minimum is not None:
             acc = fma(np.broadcast_to(minimum[None, :, b], acc.shape), scaled[:, b : b + 1], acc)
     _write(worker, s.acc, (i - row, np.arange(cols).reshape(1, cols)), acc)

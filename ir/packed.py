@@ -3,7 +3,7 @@
 A panel holds rows 16p..16p+15. For a block format it is a run of 32-wide blocks, each
   codes   for c in 0..: 64 bytes, byte 4 * lane + t = code of (row lane, column 4c + t);
           4-bit codes pair quad c (low nibble) with quad c + 4 (high nibble);
-  scales  16 f16, then 16 f16 minima if the format has them.
+  scales  16 of the format's scale type for each group of columns, then 16 f16 minima if any.
 For a float format the panel is [k][16] elements. Rows past the end are zero. This is the operand
 order of a 4-way int8 dot product with one lane a row (AVX512-VNNI vpdpbusd, and by halves AVX2).
 """
@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from speccc.ir import expr as ex
 from speccc.ir.formats import Format
+from speccc.ir.minifloat import MINIFLOATS
+from speccc.ir.minifloat_expr import minifloat_value
 from speccc.ir.types import BF16, F16, F32, I32, DType
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 PANEL = 16
 BLOCK = 32
 U8Array = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
 
 FLOATS: dict[str, DType] = {"f32": F32, "f16": F16, "bf16": BF16}
 
@@ -64,9 +67,20 @@ class PackedMatrix:
         return PANEL * BLOCK * self.bits // 8
 
     @property
+    def groups(self) -> int:
+        """Scales of a row in one block."""
+        return BLOCK // self.format.group
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of one block of a panel."""
-        return self.code_bytes + 2 * PANEL * (2 if self.format.has_min else 1)
+        minima = PANEL * F16.nbytes if self.format.has_min else 0
+        return self.code_bytes + self.groups * self.scale_bytes + minima
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of the scales of one group of columns in a block of a panel."""
+        return PANEL * self.format.scale_type.nbytes
 
     @property
     def panel_bytes(self) -> int:
@@ -92,17 +106,20 @@ class PackedMatrix:
         codes, scale, minimum = self.format.codes(raw, shape)
         out = np.zeros((self.panels, self.blocks, self.block_bytes), np.uint8)
         out[..., : self.code_bytes] = self._pack_codes(codes)
-        columns = [scale] if minimum is None else [scale, minimum]
-        for n, column in enumerate(columns):
-            at = self.code_bytes + 2 * PANEL * n
-            out[..., at : at + 2 * PANEL] = self._pack_column(column)
+        end = self.code_bytes + self.groups * self.scale_bytes
+        out[..., self.code_bytes : end] = self._pack_column(scale, self.format.scale_type)
+        if minimum is not None:
+            out[..., end:] = self._pack_column(minimum, F16)
         return out.reshape(-1)
 
     def _pack_codes(self, codes: U8Array) -> U8Array:
-        full = codes
+        levels = self.format.levels
+        # Of the codes of one level the first is kept: a sign beside a zero would need care later.
+        firsts = np.array([levels.index(v) for v in levels], np.uint8)
+        full = own = np.take(firsts, codes) if levels else codes
         if self.rows % PANEL:
             full = np.full((self.panels * PANEL, self.k), self.format.zero_point, np.uint8)
-            full[: self.rows] = codes
+            full[: self.rows] = own
         # Four codes move as one number, several times as fast as one by one.
         quads = full.view(np.uint32).reshape(self.panels, PANEL, self.blocks, 8)
         lanes = np.ascontiguousarray(quads.transpose(0, 2, 3, 1)).view(np.uint8)
@@ -111,24 +128,24 @@ class PackedMatrix:
             flat = flat[:, :, :4] | (flat[:, :, 4:] << np.uint8(4))
         return flat.reshape(self.panels, self.blocks, self.code_bytes)
 
-    def _pack_column(self, column: npt.NDArray[np.float32]) -> U8Array:
-        full = np.zeros((self.panels * PANEL, self.blocks), np.float16)
-        full[: self.rows] = column
-        lanes = full.reshape(self.panels, PANEL, self.blocks).transpose(0, 2, 1)
-        return np.ascontiguousarray(lanes).view(np.uint8)
+    def _pack_column(self, column: Floats, dtype: DType) -> U8Array:
+        full = np.zeros((self.panels * PANEL, column.shape[1]), dtype.numpy)
+        full[: self.rows] = MINIFLOATS[dtype].codes(column) if dtype in MINIFLOATS else column
+        lanes = full.reshape(self.panels, PANEL, self.blocks, -1).transpose(0, 2, 3, 1)
+        return np.ascontiguousarray(lanes).view(np.uint8).reshape(self.panels, self.blocks, -1)
 
-    def unpack_panel(
-        self, panel: U8Array
-    ) -> tuple[U8Array, npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
-        """Codes [16, blocks, 32], scales [16, blocks] and minima (or None) of one packed panel."""
+    def unpack_panel(self, panel: U8Array) -> tuple[U8Array, Floats, Floats | None]:
+        """Codes [16, blocks, 32], scales [16, blocks, groups], minima [16, blocks] of a panel."""
         blocks = panel.reshape(self.blocks, self.block_bytes)
         flat = blocks[:, : self.code_bytes].reshape(self.blocks, -1, PANEL, 4)
         if self.bits == 4:
             flat = np.concatenate([flat & 15, flat >> 4], axis=1)
         codes = flat.transpose(2, 0, 1, 3).reshape(PANEL, self.blocks, BLOCK)
-        halves = np.ascontiguousarray(blocks[:, self.code_bytes :]).view(np.float16)
-        columns = halves.astype(np.float32).reshape(self.blocks, -1, PANEL).transpose(1, 2, 0)
-        return codes, columns[0], columns[1] if self.format.has_min else None
+        end = self.code_bytes + self.groups * self.scale_bytes
+        scale = _columns(blocks[:, self.code_bytes : end], self.format.scale_type)
+        if not self.format.has_min:
+            return codes, scale, None
+        return codes, scale, _columns(blocks[:, end:], F16)[:, :, 0]
 
     def element(self, blob: Buf, offset: ex.Expr, row: ex.Expr, k: ex.Expr) -> ex.Expr:
         """The f32 value of element (row, k) as an expression over the blob's bytes."""
@@ -138,12 +155,21 @@ class PackedMatrix:
             return self._float_element(blob, base, lane, k)
         b, t = ex.idiv(k, BLOCK), ex.mod(k, BLOCK)
         base = ex.add(base, ex.mul(b, self.block_bytes))
-        code = self.code(blob, base, lane, t)
-        value = ex.cast(ex.sub(code, self.format.zero_point), F32)
-        scale = self.scale(blob, base, lane)
+        value = ex.cast(self.integer(blob, base, lane, t), F32)
+        scale = self.scale(blob, base, lane, ex.idiv(t, self.format.group))
         if not self.format.has_min:
             return ex.mul(value, scale)
         return ex.fma(value, scale, self.minimum(blob, base, lane))
+
+    def integer(
+        self, blob: Buf, base: ex.Expr, lane: ex.Expr, t: ex.Expr, less: int = 0
+    ) -> ex.Expr:
+        """What the code of row `lane`, column t of the block at byte `base` stands for, less
+        `less` (i32)."""
+        code = self.code(blob, base, lane, t)
+        if not self.format.levels:
+            return ex.sub(code, self.format.zero_point + less)
+        return ex.sub(level(self.format.levels, code), less)
 
     def code(self, blob: Buf, base: ex.Expr, lane: ex.Expr, t: ex.Expr) -> ex.Expr:
         """The unsigned code (i32) of row `lane`, column t of the block at byte `base`."""
@@ -156,17 +182,15 @@ class PackedMatrix:
             code = ex.bit_and(ex.shr(code, half), 15)
         return code
 
-    def scale(self, blob: Buf, base: ex.Expr, lane: ex.Expr) -> ex.Expr:
-        """The f32 scale of row `lane` of the block at byte `base`."""
-        return self._half(blob, base, lane, 0)
+    def scale(self, blob: Buf, base: ex.Expr, lane: ex.Expr, group: ex.Scalar = 0) -> ex.Expr:
+        """The f32 scale of row `lane` for a group of columns of the block at byte `base`."""
+        start = ex.add(ex.mul(ex.lit(group), self.scale_bytes), self.code_bytes)
+        return _lane_of(blob, ex.add(base, start), lane, self.format.scale_type)
 
     def minimum(self, blob: Buf, base: ex.Expr, lane: ex.Expr) -> ex.Expr:
         """The f32 minimum of row `lane` of the block at byte `base`."""
-        return self._half(blob, base, lane, 1)
-
-    def _half(self, blob: Buf, base: ex.Expr, lane: ex.Expr, which: int) -> ex.Expr:
-        at = ex.add(ex.add(base, self.code_bytes + 2 * PANEL * which), ex.mul(lane, 2))
-        return load_le(blob, at, F16)
+        start = self.code_bytes + self.groups * self.scale_bytes
+        return _lane_of(blob, ex.add(base, start), lane, F16)
 
     def _float_element(self, blob: Buf, base: ex.Expr, lane: ex.Expr, k: ex.Expr) -> ex.Expr:
         dtype = FLOATS[self.format.name]
@@ -174,6 +198,32 @@ class PackedMatrix:
         return load_le(blob, at, dtype)
 
 
+def _columns(raw: U8Array, dtype: DType) -> Floats:
+    """Bytes [blocks, columns * 16 elements] -> f32 [16, blocks, columns]."""
+    typed = np.ascontiguousarray(raw).view(dtype.numpy)
+    small = MINIFLOATS.get(dtype)
+    values = typed.astype(np.float32) if small is None else small.decode(typed.view(np.uint8))
+    return values.reshape(len(raw), -1, PANEL).transpose(2, 0, 1)
+
+
+def level(levels: tuple[int, ...], code: ex.Expr) -> ex.Expr:
+    """The level of a 4-bit code (i32): its magnitude out of a constant's nibbles, then its sign."""
+    size = ex.bit_and(ex.shr(level_word(levels), ex.mul(ex.bit_and(code, 7), 4)), 15)
+    return ex.select(ex.lt(code, 8), size, ex.unary(ex.Fn.NEG, size))
+
+
+def level_word(levels: tuple[int, ...]) -> ex.Expr:
+    """The magnitudes of codes 0..7 as the nibbles of an i32, the first lowest."""
+    word = sum(v << (4 * n) for n, v in enumerate(levels[:8]))
+    return ex.lit(word - (word >> 31 << 32), I32)
+
+
+def _lane_of(blob: Buf, start: ex.Expr, lane: ex.Expr, dtype: DType) -> ex.Expr:
+    return load_le(blob, ex.add(start, ex.mul(lane, dtype.nbytes)), dtype)
+
+
 def load_le(blob: Buf, at: ex.Expr, dtype: DType) -> ex.Expr:
     """The little-endian `dtype` at byte `at` of a u8 buffer, as f32."""
+    if dtype in MINIFLOATS:
+        return minifloat_value(MINIFLOATS[dtype], ex.cast(ex.Load(blob, (at,)), I32))
     return ex.cast(ex.LoadBytes(blob, at, dtype), F32)

@@ -91,6 +91,7 @@ def accesses(kernel: Kernel) -> tuple[frozenset[Buf], frozenset[Buf]]:
         elif isinstance(s, ScaledDot):
             x = s.x
             reads |= {x.codes, x.scale, x.sums, x.scaled_sums, s.blob}
+            reads |= {x.halves} if x.halves else set()
         elif isinstance(s, (For, Share, RowTiles)):
             bounds = (s.lo, s.hi) if isinstance(s, For) else (s.extent,)
             reads |= _loads_of(bounds)

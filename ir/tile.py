@@ -137,20 +137,25 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class QuantRows:
-    """Activations as int8: codes [rows, k], and per 32-block scale, sum of codes, scale * sum."""
+    """Activations as int8: codes [rows, k], and per 32-block scale, sum of codes, scale * sum.
+
+    `halves` are the sums of 16 codes, where a weight has scales by 16 columns.
+    """
 
     codes: Buf
     scale: Buf
     sums: Buf
     scaled_sums: Buf
     row: Expr
+    halves: Buf | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledDot:
     """acc[i, j] += sum_b xs[i, b] * ws[j, b] * dot(xq[i, b, :], wq[j, b, :]) (+ min), b in order.
 
-    Exactly: t = xs * ws; acc = fma(f32(dot - zero_point * sum(xq)), t, acc); with a minimum
+    Exactly: t = xs * ws; acc = fma(f32(dot), t, acc), where wq are the integers that codes stand
+    for; a block with several scales takes its groups of columns in order; with a minimum
     acc = fma(wm[j, b], xs * f32(sum(xq)), acc). acc is a TILE of [rows, 16], one panel of w.
     """
 

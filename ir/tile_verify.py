@@ -285,10 +285,13 @@ def _scaled_dot(s: ScaledDot, scope: _Scope) -> None:
         raise scope.error(f"weights lie in bytes, not in {s.blob.name} of {s.blob.dtype}")
     for e in (s.offset, s.panel, s.x.row):
         _index(e, scope)
-    parts = (s.x.codes, s.x.scale, s.x.sums, s.x.scaled_sums)
-    for buf, dtype, size in zip(
-        parts, (I8, F32, I32, F32), (s.w.k, *[s.w.blocks] * 3), strict=True
-    ):
+    parts = [(s.x.codes, I8, s.w.k), (s.x.scale, F32, s.w.blocks)]
+    parts += [(s.x.sums, I32, s.w.blocks), (s.x.scaled_sums, F32, s.w.blocks)]
+    if s.w.groups > 1:
+        if s.x.halves is None:
+            raise scope.error(f"weights of {s.w.format.name} need the sums of half blocks")
+        parts.append((s.x.halves, I32, 2 * s.w.blocks))
+    for buf, dtype, size in parts:
         _visible(buf, scope)
         if buf.dtype != dtype or len(buf.shape) != 2 or buf.shape[1] != size:
             raise scope.error(f"activations in {buf.name} are not {dtype}[rows, {size}]")

@@ -37,7 +37,7 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The NumPy type with the same bits; bf16 is held as its raw uint16."""
+        """The NumPy type with the same bits; bf16 and one-byte floats are held as raw integers."""
         return np.dtype(_NUMPY[self.name])
 
     def __str__(self) -> str:
@@ -54,6 +54,9 @@ U32 = DType("u32", 32, Kind.UINT)
 INDEX = DType("index", 64, Kind.INT)
 """Sizes, offsets and loop variables of the tile IR."""
 BOOL = DType("bool", 1, Kind.BOOL)
+# Floats of one byte: only in stored weights. `speccc.ir.minifloat` says what their bits mean.
+E8M0_HALF = DType("e8m0_half", 8, Kind.FLOAT)
+UE4M3_HALF = DType("ue4m3_half", 8, Kind.FLOAT)
 
 DTYPES: dict[str, DType] = {d.name: d for d in (F32, F16, BF16, I8, U8, I32, U32, INDEX, BOOL)}
 _NUMPY: dict[str, npt.DTypeLike] = {
@@ -66,6 +69,8 @@ _NUMPY: dict[str, npt.DTypeLike] = {
     "u32": np.uint32,
     "index": np.int64,
     "bool": np.bool_,
+    "e8m0_half": np.uint8,
+    "ue4m3_half": np.uint8,
 }
 
 

@@ -48,28 +48,31 @@ class DotToFragment:
     """The pass: the matrix instruction to use, or None, and the workgroup's size.
 
     Tiles of at most `few` rows take the dots of invocations, which give the same bits. They need
-    `Fn.DOT4`; by default all tiles take the instruction. UnsupportedError from `run` names a shape
-    that cannot serve, or a statement with no lowering.
+    `Fn.DOT4`; by default all tiles take the instruction. `split` invocations of a subgroup share
+    such a dot: by default as many as let it read side by side. UnsupportedError from `run` names a
+    shape that cannot serve, or a statement with no lowering.
     """
 
     shape: MmaShape | None
     subgroup: int
     subgroups: int = 2
     few: int = 0
+    split: int | None = None
 
     def run(self, kernel: Kernel) -> FragmentKernel:
         """The kernel at fragment level."""
         group = Workgroup(self.subgroup, self.subgroups)
-        body = _Lowering(self.shape, group, self.few).kernel_body(kernel.body)
+        body = _Lowering(self, group).kernel_body(kernel.body)
         return FragmentKernel(kernel.name, kernel.bufs, kernel.scalars, group, body)
 
 
 class _Lowering:
     """State of one kernel: where TILE buffers went, and the tiles staged for the instruction."""
 
-    def __init__(self, shape: MmaShape | None, group: Workgroup, few: int) -> None:
-        self.shape, self.group, self.few = shape, group, few
-        self.lanes: LaneTiles | None = None
+    def __init__(self, options: DotToFragment, group: Workgroup) -> None:
+        self.options, self.group = options, group
+        self.shape, self.few = options.shape, options.few
+        self.lanes: dict[int, LaneTiles] = {}
         self.moved: dict[Buf, Buf] = {}
         self.staging: Staging | None = None
         self.values: dict[Var, Expr] = {}
@@ -78,7 +81,7 @@ class _Lowering:
 
     def kernel_body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         lowered = self.block(body)
-        tiles = [t for t in (self.staging, self.lanes) if t is not None]
+        tiles = [t for t in (self.staging, *self.lanes.values()) if t is not None]
         return insert_barriers((*(a for t in tiles for a in t.allocs()), *lowered))
 
     @property
@@ -213,6 +216,7 @@ def _scaled_dot(low: _Lowering, s: ScaledDot) -> list[Stmt]:
         low.buf(x.sums),
         low.buf(x.scaled_sums),
         low.expr(x.row),
+        None if x.halves is None else low.buf(x.halves),
     )
     here = ScaledDot(low.buf(s.acc), moved, s.w, s.blob, low.expr(s.offset), low.expr(s.panel))
     clipped = low.live if low.clip is not None and s.acc in low.clip.tiles else None
@@ -230,9 +234,11 @@ def _scaled_dot(low: _Lowering, s: ScaledDot) -> list[Stmt]:
 
 
 def _by_lanes(low: _Lowering, s: ScaledDot, clipped: Expr | None) -> list[Stmt]:
-    if low.lanes is None:
-        low.lanes = LaneTiles.of(low.group.invocations, max(low.tallest, LANE_ROWS))
-    return lower_scaled_dot_to_lanes(s, low.lanes, clipped)
+    groups = s.w.groups
+    if groups not in low.lanes:
+        tokens = LANE_ROWS if low.shape is None else low.few
+        low.lanes[groups] = LaneTiles.of(low.group, tokens, groups, low.options.split)
+    return lower_scaled_dot_to_lanes(s, low.lanes[groups], clipped)
 
 
 _LOWER: dict[type, Callable[..., list[Stmt]]] = {

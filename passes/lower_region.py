@@ -135,9 +135,8 @@ class RegionLowering:
             self._norm(r),
             self.ctx.m,
             k,
-            quant=any(not p.is_float for p in packed),
-            floats=any(p.is_float for p in packed),
-            count=self.ctx.head.rows if self.is_head else None,
+            packed,
+            self.ctx.head.rows if self.is_head else None,
         )
 
     def _norm(self, r: Region) -> Norm | None:

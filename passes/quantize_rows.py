@@ -23,7 +23,7 @@ class Norm:
     eps: float
 
 
-def quant_buffers(rows: Expr, k: int) -> QuantRows:
+def quant_buffers(rows: Expr, k: int, *, halves: bool = False) -> QuantRows:
     """Worker-private buffers for `rows` quantised rows of k."""
     blocks = k // BLOCK
     return QuantRows(
@@ -32,6 +32,7 @@ def quant_buffers(rows: Expr, k: int) -> QuantRows:
         Buf("xi", (rows, blocks), I32, Mem.SCRATCH),
         Buf("xm", (rows, blocks), F32, Mem.SCRATCH),
         ex.lit(0),
+        Buf("xh", (rows, 2 * blocks), I32, Mem.SCRATCH) if halves else None,
     )
 
 
@@ -67,13 +68,13 @@ def quantize_rows(x: Element, norm: Norm | None, rows: Expr, k: int, q: QuantRow
     body = load_row(x, norm, row, k, line, ex.lit(0))
     body += _quantize_line(line, row, k, q)
     return [
-        *(Alloc(b) for b in (q.codes, q.scale, q.sums, q.scaled_sums, line)),
+        *(Alloc(b) for b in (q.codes, q.scale, q.sums, q.scaled_sums, q.halves, line) if b),
         For(row, 0, rows, tuple(body)),
     ]
 
 
 def _quantize_line(line: Buf, row: Expr, k: int, q: QuantRows) -> list[Stmt]:
-    b, t, u, v = Var("b"), Var("t"), Var("t"), Var("t")
+    b, t, u = Var("b"), Var("t"), Var("t")
     zero = (ex.lit(0),)
     amax = Buf("amax", (1,), F32, Mem.TILE)
 
@@ -92,13 +93,18 @@ def _quantize_line(line: Buf, row: Expr, k: int, q: QuantRows) -> list[Stmt]:
         Map(q.scale, (row, b), (), ex.div(top, ex.lit(127.0, F32))),
         Map(factor, zero, (), inverse),
         Map(q.codes, (row, at(u)), (Axis(u, BLOCK),), code),
-        Reduce(
-            q.sums,
-            (row, b),
-            Axis(v, BLOCK),
-            Red.SUM,
-            ex.cast(Load(q.codes, (row, at(v))), I32),
-        ),
+        _sum(q, q.sums, (row, b), ex.mul(b, BLOCK), BLOCK),
         Map(q.scaled_sums, (row, b), (), ex.mul(Load(q.scale, (row, b)), total)),
     )
-    return [Alloc(amax), Alloc(factor), For(b, 0, k // BLOCK, body)]
+    out: list[Stmt] = [Alloc(amax), Alloc(factor), For(b, 0, k // BLOCK, body)]
+    if q.halves is not None:
+        h, half = Var("h"), BLOCK // 2
+        out.append(For(h, 0, k // half, (_sum(q, q.halves, (row, h), ex.mul(h, half), half),)))
+    return out
+
+
+def _sum(q: QuantRows, dst: Buf, index: tuple[Expr, Expr], first: Expr, count: int) -> Stmt:
+    """The sum of `count` codes of a row."""
+    t = Var("t")
+    code = Load(q.codes, (index[0], ex.add(first, t)))
+    return Reduce(dst, index, Axis(t, count), Red.SUM, ex.cast(code, I32))

@@ -3,6 +3,8 @@
     for b: wt = codes of the panel, xt = codes of the rows (rows past the tile zero)
            [barrier]  dots = xt @ wt^T in fragments
            [barrier]  acc = fma(f32(dots), xs * ws, acc), then the minimum: the block level's order
+Where a block has several scales, the product and the sum are repeated for each group of columns;
+an instruction that takes more columns than a group has gets zeros for the others.
 Tokens lie on the instruction's narrow side: as its rows when m <= n, else as its columns.
 Where a matrix engine has no integers, f16 * f16 -> f32 is as good: codes lie in -128..127, which a
 half holds, and every partial sum of 32 products in -2^19..2^19, which an f32 holds, in any order.
@@ -90,12 +92,27 @@ def lower_scaled_dot(s: ScaledDot, tiles: Staging, live: Expr | None = None) -> 
         raise UnsupportedError(f"scaled_dot into {s.acc.name}: its height is not a number")
     b, i, j = Var("b"), Var("i"), Var("j")
     dot, shift = ex.cast(Load(tiles.dots, (i, j)), I32), code_shift(s.w)
-    body: list[Stmt] = [_weights(s, tiles, block_base(s, b))]
+    spans = _spans(s.w, tiles.shape.k)
+    body: list[Stmt] = []
     for first in range(0, height, tiles.tokens):
         rows: Expr | int = min(tiles.tokens, height - first) if live is None else live
-        body += [_rows(s, tiles, b, first, rows), _multiply(tiles)]
-        body.append(accumulate(s, dot, (i, j), b, first, rows, shift))
+        for group, (held, used) in enumerate(spans):
+            if len(held) < BLOCK or first + group == 0:
+                body.append(_weights(s, tiles, block_base(s, b), held))
+            if group == 0:
+                body.append(_rows(s, tiles, b, first, rows))
+            body.append(_multiply(tiles, used))
+            at, axes = (ex.add(i, first), j), (Axis(i, rows), Axis(j, PANEL))
+            value = accumulated(s, dot, at, b, Load(s.acc, at), shift, group)
+            body.append(LaneMap(s.acc, at, axes, value))
     return [For(b, 0, s.w.blocks, tuple(body))]
+
+
+def _spans(w: PackedMatrix, k: int) -> list[tuple[range, range]]:
+    """For each scale of a block: the columns whose codes are staged, and those multiplied."""
+    groups = [range(at, at + w.format.group) for at in range(0, BLOCK, w.format.group)]
+    block = range(BLOCK)
+    return [(block, g) if w.format.group % k == 0 else (g, block) for g in groups]
 
 
 def block_base(s: ScaledDot, block: Expr) -> Expr:
@@ -111,11 +128,14 @@ def code_shift(w: PackedMatrix) -> int:
     return zero if -zero in I8_RANGE and top in I8_RANGE else 128
 
 
-def _weights(s: ScaledDot, tiles: Staging, base: Expr) -> Stmt:
-    """Panel codes of block b, moved into i8; columns past the panel are zero."""
+def _weights(s: ScaledDot, tiles: Staging, base: Expr, held: range) -> Stmt:
+    """Panel codes of block b, moved into i8; rows past the panel and other columns are zero."""
     j, t = Var("j"), Var("t")
     lane = ex.mod(j, PANEL) if tiles.columns > PANEL else j
-    code = ex.cast(ex.sub(s.w.code(s.blob, base, lane, t), code_shift(s.w)), tiles.w.dtype)
+    less = code_shift(s.w) - s.w.format.zero_point
+    code = ex.cast(s.w.integer(s.blob, base, lane, t, less), tiles.w.dtype)
+    if len(held) < BLOCK:
+        code = ex.select(ex.eq(ex.idiv(t, len(held)), held.start // len(held)), code, 0)
     if tiles.columns > PANEL:
         code = ex.select(ex.lt(j, PANEL), code, 0)
     return LaneMap(tiles.w, (j, t), (Axis(j, tiles.columns), Axis(t, BLOCK)), code)
@@ -134,7 +154,7 @@ def _rows(s: ScaledDot, tiles: Staging, b: Var, first: int, rows: Expr | int) ->
     return LaneMap(tiles.x, (i, t), (Axis(i, tiles.tokens), Axis(t, BLOCK)), code)
 
 
-def _multiply(tiles: Staging) -> Stmt:
+def _multiply(tiles: Staging, used: range) -> Stmt:
     """dots = x_tile @ w_tile^T, the fragments of columns dealt out to the subgroups."""
     shape, unit, zero = tiles.shape, Var("part"), ex.lit(0)
     a, b, acc = (Fragment(f"frag_{r.value}", r, shape) for r in Role)
@@ -142,7 +162,7 @@ def _multiply(tiles: Staging) -> Stmt:
     left, right = (zero, column) if tiles.rows_are_tokens else (column, zero)
     x_w = (tiles.x, tiles.w) if tiles.rows_are_tokens else (tiles.w, tiles.x)
     body: list[Stmt] = [FragZero(acc)]
-    for k in range(0, BLOCK, shape.k):
+    for k in range(used.start, used.stop, shape.k):
         body += [
             FragLoad(a, x_w[0], (left, ex.lit(k))),
             FragLoad(b, x_w[1], (right, ex.lit(k)), transposed=True),
@@ -152,29 +172,28 @@ def _multiply(tiles: Staging) -> Stmt:
     return Subgroups(unit, tiles.fragments, tuple(body))
 
 
-def accumulate(
+def accumulated(
     s: ScaledDot,
     dot: Expr,
-    at: tuple[Var, Var],
+    at: tuple[Expr, Expr],
     block: Expr,
-    first: int,
-    rows: Expr | int,
+    total: Expr,
     shift: int,
-) -> Stmt:
-    """acc[first + i, j] by the block level's formula; the minimum's term follows the scale's.
+    group: Expr | int = 0,
+) -> Expr:
+    """`total` and a group's part of acc[row, column] (`at`) by the block level's formula.
 
-    `dot` is the i32 dot at row i and column j (`at`) with codes less `shift`.
+    `dot` is the i32 dot with codes less `shift`. A minimum's term follows the scale's.
     """
-    i, j = at
-    row = ex.add(i, first)
+    row, j = at
     token = ex.add(s.x.row, row)
     base = block_base(s, block)
     rest = shift - s.w.format.zero_point
     if rest:
         dot = ex.add(dot, ex.mul(Load(s.x.sums, (token, block)), rest))
-    scale = ex.mul(Load(s.x.scale, (token, block)), s.w.scale(s.blob, base, j))
-    value = ex.fma(ex.cast(dot, F32), scale, Load(s.acc, (row, j)))
-    if s.w.format.has_min:
+    scale = ex.mul(Load(s.x.scale, (token, block)), s.w.scale(s.blob, base, j, group))
+    value = ex.fma(ex.cast(dot, F32), scale, total)
+    if s.w.format.has_min:  # such formats have one scale a block
         minimum = s.w.minimum(s.blob, base, j)
         value = ex.fma(minimum, Load(s.x.scaled_sums, (token, block)), value)
-    return LaneMap(s.acc, (row, j), (Axis(i, rows), Axis(j, PANEL)), value)
+    return value

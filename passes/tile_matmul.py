@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from speccc.ir import expr as ex
 from speccc.ir.expr import Expr, Load, Var
@@ -52,18 +52,17 @@ def prepare_rows(
     norm: Norm | None,
     m: Expr,
     k: int,
-    *,
-    quant: bool,
-    floats: bool,
+    weights: Sequence[PackedMatrix],
     count: Expr | None = None,
 ) -> tuple[Rows, list[Stmt]]:
-    """Statements that fill the forms that are asked for, of `count` rows (m unless given)."""
+    """Statements that fill the forms the weights need, of `count` rows (m unless given)."""
     out: list[Stmt] = []
     rows = m if count is None else count
-    q = quant_buffers(m, k) if quant else None
+    blocks = [w for w in weights if not w.is_float]
+    q = quant_buffers(m, k, halves=any(w.groups > 1 for w in blocks)) if blocks else None
     if q is not None:
         out += quantize_rows(x, norm, rows, k, q)
-    buf = Buf("xf", (m, k), F32, Mem.SCRATCH) if floats else None
+    buf = Buf("xf", (m, k), F32, Mem.SCRATCH) if len(blocks) < len(weights) else None
     if buf is not None:
         row = Var("r")
         out += [Alloc(buf), For(row, 0, rows, tuple(load_row(x, norm, row, k, buf, row)))]
@@ -94,8 +93,7 @@ def _product(acc: Buf, rows: Rows, w: Operand, row: Expr, panel: Expr) -> Stmt:
     q = rows.quant
     if q is None:
         raise ValueError("quantised weights need quantised rows")
-    at_row = QuantRows(q.codes, q.scale, q.sums, q.scaled_sums, row)
-    return ScaledDot(acc, at_row, w.matrix, w.blob, w.offset, panel)
+    return ScaledDot(acc, replace(q, row=row), w.matrix, w.blob, w.offset, panel)
 
 
 Body = Callable[[int, Expr, Expr], list[Stmt]]

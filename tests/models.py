@@ -197,7 +197,7 @@ def tiny_llama(
     for key, value in {**metadata(t), **(extra or {})}.items():
         if value is not None:
             _add(writer, key, value)
-    embed = embed_fmt or ("q8_0" if fmt.startswith("q4") else fmt)
+    embed = embed_fmt or ("q8_0" if FORMATS[fmt].code_bits == 4 else fmt)
     for key, x in {**gguf_weights(t), **(tensors or {})}.items():
         kind = "f32" if x.ndim == 1 else embed if key == "token_embd.weight" else fmt
         raw = FORMATS[kind].encode(x)

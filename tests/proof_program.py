@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,12 +51,16 @@ def swiglu(g: Expr, u: Expr) -> Expr:
 
 
 def proof_program(k: int, n: int, fmt: str = "q4_1", widths: tuple[int, ...] = WIDTHS) -> Proof:
-    """y[m, n] = silu(x' wg) * (x' wu) with x' = rmsnorm(x) as int8; gate, then up, in w."""
-    m = Var("m")
+    """y[m, n] = silu(x' wg) * (x' wu) with x' = rmsnorm(x) as int8; gate, then up, in w.
+
+    k is rounded up to whole blocks of the format.
+    """
+    m, block = Var("m"), FORMATS[fmt].block
+    k = -(-k // block) * block
     w = PackedMatrix(FORMATS[fmt], n, k)
     x, y = Buf("x", (m, k), F32), Buf("y", (m, n), F32)
     norm, blob = Buf("norm", (k,), F32), Buf("w", (2 * w.nbytes,), U8)
-    q = quant_buffers(m, k)
+    q = quant_buffers(m, k, halves=w.groups > 1)
     prologue = quantize_rows(
         lambda r, c: Load(x, (r, c)), Norm(lambda c: Load(norm, (c,)), 1e-5), m, k, q
     )
@@ -71,7 +75,7 @@ def _tile(
 ) -> tuple[Stmt, ...]:
     gate, up = (Buf(name, (width, LANES), F32, Mem.TILE) for name in ("gate", "up"))
     out: list[Stmt] = []
-    at = QuantRows(q.codes, q.scale, q.sums, q.scaled_sums, row)
+    at = replace(q, row=row)
     for acc, offset in ((gate, 0), (up, w.nbytes)):
         a, b = Var("i"), Var("j")
         out += [Alloc(acc), Map(acc, (a, b), (Axis(a, width), Axis(b, LANES)), ex.lit(0.0, F32))]

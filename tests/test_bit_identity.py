@@ -25,6 +25,8 @@ MODELS = {
     "q8_0, kv i8, wide heads": Spec(Tiny(seed=3, head_dim=64, kv_heads=1), "q8_0", "i8"),
     "f16, kv i8": Spec(Tiny(seed=4, tied=False, layers=1), "f16", "i8"),
     "q4_0, kv f16, llama3": Spec(Tiny(seed=5, layers=3, kv_heads=4), "q4_0", rope="llama3"),
+    "mxfp4, kv f16": Spec(Tiny(seed=6, hidden=96, heads=6, kv_heads=3, ffn=160), "mxfp4"),
+    "nvfp4, kv i8": Spec(Tiny(seed=7, tied=False), "nvfp4", "i8"),
 }
 SOURCES: dict[str, Source] = {
     name: functools.partial(compiled, spec) for name, spec in MODELS.items()

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tile_gen import SIZES, Program, dots, elementwise, matmuls, reductions
 
+from speccc.ir.formats import FORMATS
 from speccc.ir.tile_text import print_kernel
 from speccc.ir.tile_verify import verify_kernel
 
@@ -59,7 +60,7 @@ def test_reductions(programs: list[Program], seed: int) -> None:
     check(programs, seed)
 
 
-@pytest.mark.parametrize("fmt", ["f32", "f16", "bf16", "q4_0", "q4_1", "q8_0"])
+@pytest.mark.parametrize("fmt", FORMATS)
 @given(st.data())
 @settings(FEW, max_examples=2)
 def test_matmuls(fmt: str, data: st.DataObject) -> None:

@@ -36,6 +36,7 @@ from speccc.ir.tile import (
 )
 from speccc.ir.types import F32, I32
 from speccc.passes.clip_rows import clip_rows
+from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.scaled_dot_to_fragment import code_shift
 
 ROWS = 4
@@ -52,6 +53,19 @@ def test_codes_too_wide_for_i8_are_put_right_by_the_sums(monkeypatch: pytest.Mon
     for shape in (s8(8, 8, 8), s8(16, 8, 16)):
         y = interpreted(p, lowered(p.kernel, shape), 3)
         np.testing.assert_array_equal(y, golden(p, 3))
+        assert np.abs(y).max() > 1
+
+
+@pytest.mark.parametrize("fmt", ["mxfp4", "nvfp4"])
+@pytest.mark.parametrize("k", [8, 16, 32, None])
+def test_levels_and_groups_of_columns(fmt: str, k: int | None) -> None:
+    """Groups wider and narrower than the instruction, more rows than it takes, and dots of four."""
+    p = proof_program(128, 48, fmt)
+    kernel = lowered(p.kernel, s8(8, 8, k)) if k else DotToFragment(None, 8).run(p.kernel)
+    verify_fragment(kernel)
+    for m in (1, 9):
+        y = interpreted(p, kernel, m)
+        np.testing.assert_array_equal(y, golden(p, m))
         assert np.abs(y).max() > 1
 
 
@@ -198,9 +212,8 @@ def test_rows_reached_otherwise_are_not(tile: Tile) -> None:
     assert not run_rows(tile)
 
 
-PROGRAMS = st.one_of(
-    elementwise(), reductions(), dots(), *(matmuls(f) for f in ("q4_1", "q8_0", "f16"))
-)
+MATRICES = ("q4_1", "q8_0", "f16", "mxfp4", "nvfp4")
+PROGRAMS = st.one_of(elementwise(), reductions(), dots(), *(matmuls(f) for f in MATRICES))
 
 
 @given(PROGRAMS)

@@ -30,10 +30,13 @@ Sizes = Mapping[Var, int]
 Machine = Callable[[FragmentKernel, Bufs, Sizes], Bufs]
 Lower = Callable[[Kernel], FragmentKernel]
 
-# Between them: 4-bit, 8-bit and float weights, a half and an int8 cache, a tied and an untied head.
+# Between them: 4-bit, 8-bit and float weights, levels and groups of 16 columns, a half and an int8
+# cache, a tied and an untied head.
 SPECS = {
     "q4_1, kv f16": Spec(Tiny(seed=2, hidden=96, heads=6, kv_heads=3, ffn=160, layers=1), "q4_1"),
     "f16, kv i8": Spec(Tiny(seed=4, tied=False, layers=1), "f16", "i8"),
+    "mxfp4, kv f16": Spec(Tiny(seed=6, layers=1), "mxfp4"),
+    "nvfp4, kv f16": Spec(Tiny(seed=7, tied=False, layers=1), "nvfp4"),
 }
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from speccc.errors import InputError, VerifyError
 from speccc.ir import graph_build as g
 from speccc.ir import ops, ops_state
-from speccc.ir.formats import Q4_1, Q8_0, Format
+from speccc.ir.formats import NVFP4, Q4_1, Q8_0, Format
 from speccc.ir.graph import Graph, Value, apply, node, origin_of
 from speccc.ir.interp_graph import Array, run
 from speccc.ir.interp_matmul import fma, matmul_int8
@@ -200,12 +200,13 @@ def test_fma_rounds_once_next_to_a_tie(
     assert np.float32(sign * a) * np.float64(b) + sign * c != got
 
 
-@pytest.mark.parametrize("fmt", [Q4_1, Q8_0])
+@pytest.mark.parametrize("fmt", [Q4_1, Q8_0, NVFP4])
 def test_int8_matmul_is_the_written_formula(fmt: Format) -> None:
     """Scalar by scalar, in rationals rounded to f32 where the definition rounds."""
     x, w = f32(2, 64), f32(3, 64, seed=1)
     codes, scale, minimum = fmt.codes(fmt.encode(w), w.shape)
-    got = matmul_int8(x, codes, scale, minimum, fmt.zero_point)
+    integers = fmt.integers(codes)
+    got = matmul_int8(x, integers, scale, minimum)
     for i in range(2):
         for j in range(3):
             acc = np.float32(0)
@@ -213,10 +214,12 @@ def test_int8_matmul_is_the_written_formula(fmt: Format) -> None:
                 part = x[i, 32 * b : 32 * b + 32]
                 xs = np.abs(part).max() / np.float32(127)
                 xq = [int(np.rint(v / xs)) for v in part]
-                row = codes[j, 32 * b : 32 * b + 32]
-                dot = sum(q * (int(c) - fmt.zero_point) for q, c in zip(xq, row, strict=True))
-                term = Fraction(float(xs * scale[j, b])) * dot
-                acc = nearest_f32(Fraction(float(acc)) + term)
+                row = [int(v) for v in integers[j, 32 * b : 32 * b + 32]]
+                for at in range(0, 32, fmt.group):
+                    span = slice(at, at + fmt.group)
+                    dot = sum(q * v for q, v in zip(xq[span], row[span], strict=True))
+                    term = Fraction(float(xs * scale[j, (32 * b + at) // fmt.group])) * dot
+                    acc = nearest_f32(Fraction(float(acc)) + term)
                 if minimum is not None:
                     low = Fraction(float(minimum[j, b])) * Fraction(float(xs * np.float32(sum(xq))))
                     acc = nearest_f32(Fraction(float(acc)) + low)

@@ -44,7 +44,7 @@ from speccc.targets.metal.msl_prelude import prelude
 from speccc.targets.report import kernel_facts
 
 K, N = 96, 32
-BLOCKS = ("q4_1", "q4_0", "q8_0")
+BLOCKS = ("q4_1", "q4_0", "q8_0", "mxfp4", "nvfp4")
 WIDTHS = (1, 3, 8, 17)
 
 
@@ -243,9 +243,14 @@ def test_a_wrong_fragment_layout_is_seen(machine: MetalStandIn) -> None:
     assert np.mean(wrong != golden(p, 8)) > 0.9
 
 
-def swapped_scales(self: PackedMatrix, blob: Buf, base: Expr, lane: Expr, which: int = 0) -> Expr:
+RIGHT_SCALE = PackedMatrix.scale
+
+
+def swapped_scales(
+    self: PackedMatrix, blob: Buf, base: Expr, lane: Expr, group: ex.Scalar = 0
+) -> Expr:
     """Scales read in the reverse order of the panel's rows."""
-    return self._half(blob, base, ex.sub(PANEL - 1, lane), which)
+    return RIGHT_SCALE(self, blob, base, ex.sub(PANEL - 1, lane), group)
 
 
 def test_a_wrong_scale_layout_is_seen(

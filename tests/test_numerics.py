@@ -125,6 +125,8 @@ class PlanSession:
 PLANS = {
     "q4_1, kv f16": Spec(Tiny(seed=2, hidden=96, heads=6, kv_heads=3, ffn=160), "q4_1"),
     "f16, kv i8": Spec(Tiny(seed=4, tied=False, layers=1), "f16", "i8"),
+    "mxfp4, kv f16": Spec(Tiny(seed=6), "mxfp4"),
+    "nvfp4, kv i8": Spec(Tiny(seed=7, tied=False, layers=1), "nvfp4", "i8"),
 }
 
 
@@ -143,14 +145,15 @@ def test_plan_machine_equals_cpu(which: str, tmp_path: Path) -> None:
     assert same_bits(machine.forward(tokens[22:25]), cpu.forward(tokens[22:25]))
 
 
-def test_cpu_equals_graph_interpreter() -> None:
+@pytest.mark.parametrize("which", ["q4_1, kv f16", "mxfp4, kv f16"])
+def test_cpu_equals_graph_interpreter(which: str) -> None:
     """The interpreter quantises activations alike but sums in another order.
 
     Orders differ by some 1e-7 of a sum. Where that turns a code of an activation into the next one,
     a logit moves by 1/127 of an activation times a weight: so most logits agree to 1e-6 of the
     largest, and all of them to 1/127.
     """
-    spec = PLANS["q4_1, kv f16"]
+    spec = PLANS[which]
     tokens = tokens_of(spec.tiny, 40)
     kinds = dict.fromkeys(stored(spec.tiny), spec.fmt) | {"token_embd.weight": "q8_0"}
     weights = stored(spec.tiny, kinds)

@@ -20,7 +20,7 @@ from speccc.pack import rows_in_order
 from speccc.passes.weight_layout import MatrixSlot
 
 FLOATS = ("f32", "f16", "bf16")
-BLOCKS = ("q4_0", "q4_1", "q8_0")
+BLOCKS = tuple(f.name for f in FORMATS.values() if f.quantized)
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 3))
 
 
@@ -55,7 +55,8 @@ def test_elements_are_the_format_s_own(
 ) -> None:
     """Exactly for floats and without a minimum; with one, an fma rounds once where decode may
     round twice: half a unit in the last place of the product at most."""
-    rows, k = shape[0], shape[1] * BLOCK - (5 if fmt in FLOATS else 0)
+    block = FORMATS[fmt].block
+    rows, k = shape[0], shape[1] * (BLOCK if block == 1 else block) - (5 if fmt in FLOATS else 0)
     w, raw, values = filled(fmt, rows, k, seed)
     packed = w.pack(raw)
     assert packed.nbytes == w.nbytes
@@ -72,13 +73,14 @@ def test_elements_are_the_format_s_own(
 @given(shapes, st.integers(0, 99))
 @settings(max_examples=25, deadline=None)
 def test_panels_unpack(fmt: str, shape: tuple[int, int], seed: int) -> None:
-    rows, k = shape[0], shape[1] * BLOCK
+    rows, k = shape[0], shape[1] * FORMATS[fmt].block
     w, raw, _ = filled(fmt, rows, k, seed)
     codes, scale, minimum = FORMATS[fmt].codes(raw, (rows, k))
     panels = w.pack(raw).reshape(w.panels, w.panel_bytes)
     parts = [w.unpack_panel(panel) for panel in panels]
     assert np.array_equal(np.concatenate([p[0] for p in parts])[:rows].reshape(rows, k), codes)
-    assert np.array_equal(np.concatenate([p[1] for p in parts])[:rows], scale)
+    scales = np.concatenate([p[1] for p in parts])[:rows]
+    assert np.array_equal(scales.reshape(rows, -1), scale)
     if minimum is None:
         assert all(p[2] is None for p in parts)
     else:
@@ -113,6 +115,14 @@ def test_evens_first(groups: int, group: int, seed: int) -> None:
     got = moved.view(np.float32).reshape(groups, 2, group // 2, w.k)
     want = values.reshape(groups, group // 2, 2, w.k)
     assert np.array_equal(got, want.swapaxes(1, 2))
+
+
+def test_a_zero_has_no_sign() -> None:
+    """Both codes of zero become the first: what turns codes to signed bytes relies on it."""
+    f = FORMATS["mxfp4"]
+    raw = np.full(f.size((16, 32)), 0x88, np.uint8)
+    raw.reshape(16, 17)[:, 0] = 127
+    assert not PackedMatrix(f, 16, 32).pack(raw)[: 16 * 16].any()
 
 
 def test_reads_past_the_blob_are_seen() -> None:

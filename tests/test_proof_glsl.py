@@ -103,9 +103,14 @@ def test_a_wrong_fragment_layout_is_seen() -> None:
     assert np.mean(wrong != golden(p, 8)) > 0.9
 
 
-def swapped_scales(self: PackedMatrix, blob: Buf, base: Expr, lane: Expr, which: int = 0) -> Expr:
+RIGHT_SCALE = PackedMatrix.scale
+
+
+def swapped_scales(
+    self: PackedMatrix, blob: Buf, base: Expr, lane: Expr, group: ex.Scalar = 0
+) -> Expr:
     """Scales read in the reverse order of the panel's rows."""
-    return self._half(blob, base, ex.sub(PANEL - 1, lane), which)
+    return RIGHT_SCALE(self, blob, base, ex.sub(PANEL - 1, lane), group)
 
 
 def test_a_wrong_scale_layout_is_seen(

@@ -26,7 +26,7 @@ def machine() -> Iterator[TritonMachine]:
         yield running
 
 
-@pytest.mark.parametrize("fmt", ["q4_1", "q8_0", "q4_0"])
+@pytest.mark.parametrize("fmt", ["q4_1", "q8_0", "q4_0", "mxfp4", "nvfp4"])
 @pytest.mark.parametrize("m", [3, 17])
 def test_equals_golden(machine: TritonMachine, fmt: str, m: int) -> None:
     """The same bits for any number of workers, and however many units make a tile."""

@@ -325,7 +325,7 @@ def test_dots(device: SyclCpu, program: Program) -> None:
     check(device, program)
 
 
-@pytest.mark.parametrize("fmt", ["f32", "f16", "bf16", "q4_0", "q4_1", "q8_0"])
+@pytest.mark.parametrize("fmt", ["f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4"])
 @given(st.data())
 @settings(FEW, max_examples=1)
 def test_matmuls(device: SyclCpu, fmt: str, data: st.DataObject) -> None:
@@ -354,9 +354,14 @@ def test_a_wrong_fragment_layout_is_seen(device: SyclCpu) -> None:
     assert np.mean(run(device, p, wrong, 8) != golden(p, 8)) > 0.9
 
 
-def swapped_scales(self: PackedMatrix, blob: Buf, base: Expr, lane: Expr, which: int = 0) -> Expr:
+RIGHT_SCALE = PackedMatrix.scale
+
+
+def swapped_scales(
+    self: PackedMatrix, blob: Buf, base: Expr, lane: Expr, group: ex.Scalar = 0
+) -> Expr:
     """Scales read in the reverse order of the panel's rows."""
-    return self._half(blob, base, ex.sub(PANEL - 1, lane), which)
+    return RIGHT_SCALE(self, blob, base, ex.sub(PANEL - 1, lane), group)
 
 
 def test_a_wrong_scale_layout_is_seen(device: SyclCpu, monkeypatch: pytest.MonkeyPatch) -> None:

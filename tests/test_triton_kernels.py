@@ -27,7 +27,7 @@ SHAPES = (
     Shape(tokens=16, units=2, fill=1, unroll=1),
     Shape(tokens=8, units=1),
 )
-MATRICES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q8_0")
+MATRICES = tuple(FORMATS)
 
 
 @pytest.fixture(scope="module")

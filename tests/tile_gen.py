@@ -196,16 +196,15 @@ def reductions(draw: st.DrawFn) -> Program:
 def matmuls(draw: st.DrawFn, fmt: str) -> Program:
     """y = f(norm(x) w): rows made ready, panels times row tiles, an elementwise end."""
     w = PackedMatrix(FORMATS[fmt], draw(st.sampled_from([5, 16, 40])), 0)
-    k = draw(st.sampled_from([7, 32, 50] if w.is_float else [32, 64, 96]))
+    sizes = [7, 32, 50] if w.is_float else [n * w.format.block for n in (1, 2, 3)]
+    k = draw(st.sampled_from(sizes))
     w = PackedMatrix(w.format, w.rows, k)
     m, columns = Var("m"), w.panels * LANES
     x, blob = Buf("x", (m, k), F32), Buf("w", (w.nbytes,), U8)
     scale, y = Buf("scale", (k,), F32), Buf("y", (m, columns), F32)
     z = Buf("z", (m, columns), F32)
     norm = draw(st.sampled_from([None, Norm(lambda c: Load(scale, (c,)), 1e-5)]))
-    rows, body = prepare_rows(
-        lambda r, c: Load(x, (r, c)), norm, m, k, quant=not w.is_float, floats=w.is_float
-    )
+    rows, body = prepare_rows(lambda r, c: Load(x, (r, c)), norm, m, k, [w])
     unit, row = Var("panel"), Var("row")
     operand = Operand(w, blob, ex.lit(0))
     seed = draw(st.integers(0, 2**16))

@@ -8,16 +8,19 @@ the same bits; the float part is written once, here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import numpy as np
 from tvm import tirx
 
+from speccc.ir.expr import Var
 from speccc.ir.packed import BLOCK, PANEL
 from speccc.ir.schedule import Schedule
 from speccc.ir.tile import ScaledDot
-from speccc.ir.types import F16, F32, I32
+from speccc.ir.types import F32, I32
 from speccc.targets.cpu import tir
 from speccc.targets.cpu.isa import Isa
-from speccc.targets.cpu.render_expr import Place, Scope, render_scalar
+from speccc.targets.cpu.render_expr import Lanes, Place, Scope, render_scalar
 from speccc.targets.cpu.tir import Block, Node
 
 PREFETCH_ROWS = 4
@@ -26,6 +29,9 @@ stream fetch serves them better than instructions that compete with the dots."""
 
 # (block, accumulator i32x16, codes i32x16 holding u8x64, bits, four activations) -> accumulator
 DotRule = Callable[[Block, Node, Node, int, Node], Node]
+
+# (block, table of 16 bytes, codes i32x16 holding 4-bit codes u8x64) -> the entries, i32x16
+Lookup = Callable[[Block, bytes, Node], Node]
 
 
 def _splat(value: int, lanes: int) -> Node:
@@ -40,7 +46,7 @@ def _vpdpbusd(block: Block, acc: Node, codes: Node, bits: int, four: Node) -> No
 
 
 def _by_nibbles(dot: Callable[[Node, Node], Node], lanes: int) -> DotRule:
-    """A rule from a `lanes`-wide dot of codes 0..15: wider codes go as two nibbles, so that no
+    """A rule from a `lanes`-wide dot of codes 0..127: wider ones go as two nibbles, so that no
     16-bit sum saturates and no code has its sign bit set."""
 
     def rule(block: Block, acc: Node, codes: Node, bits: int, four: Node) -> Node:
@@ -51,7 +57,7 @@ def _by_nibbles(dot: Callable[[Node, Node], Node], lanes: int) -> DotRule:
         for at in range(0, PANEL, lanes):
             picks = [tirx.IntImm("int32", at + n) for n in range(lanes)]
             part = block.bind("part", tirx.Shuffle([codes], picks))
-            if bits == 4:
+            if bits < 8:
                 parts.append(block.bind("sum", dot(part, acts)))
                 continue
             mask = _splat(0x0F0F0F0F, lanes)
@@ -93,13 +99,85 @@ RULES: dict[str, DotRule] = {
 }
 
 
+def _byte_pick(name: str, lanes: int) -> Lookup:
+    """A rule from an instruction that picks from the 16 bytes of a table, `lanes` words at once."""
+
+    def rule(block: Block, table: bytes, codes: Node) -> Node:
+        type_name = f"int8x{4 * lanes}"
+        words = np.frombuffer(table * (lanes // 4), "<i4")
+        numbers = [tirx.IntImm("int32", n) for n in range(lanes)]
+        source = tirx.reinterpret(
+            type_name, tirx.Shuffle([tirx.const(int(w), "int32") for w in words], numbers)
+        )
+        parts = []
+        for at in range(0, PANEL, lanes):
+            picks = [tirx.IntImm("int32", at + n) for n in range(lanes)]
+            part = block.bind("part", tirx.Shuffle([codes], picks))
+            found = tir.intrinsic(type_name, name, source, tirx.reinterpret(type_name, part))
+            parts.append(block.bind("found", tirx.reinterpret(f"int32x{lanes}", found)))
+        return tirx.Shuffle(parts, [tirx.IntImm("int32", n) for n in range(PANEL)])
+
+    return rule
+
+
+def _by_magnitude(block: Block, table: bytes, codes: Node) -> Node:
+    """Any CPU: byte by byte, a magnitude out of a word's nibbles on one side of entry 0."""
+    zero, sizes = table[0], sum((v - table[0]) << (4 * n) for n, v in enumerate(table[:8]))
+    word = tirx.Broadcast(tirx.const(sizes, "uint32"), PANEL)
+    total = _splat(0, PANEL)
+    for t in range(4):
+        code = block.bind("code", (codes >> _splat(8 * t, PANEL)) & _splat(15, PANEL))
+        shift = tirx.Cast(f"uint32x{PANEL}", (code & _splat(7, PANEL)) << _splat(2, PANEL))
+        picked = tirx.Cast(f"int32x{PANEL}", word >> shift) & _splat(15, PANEL)
+        size = block.bind("size", picked)
+        up, down = _splat(zero, PANEL) + size, _splat(zero, PANEL) - size
+        entry = tirx.Select(code < _splat(8, PANEL), up, down)
+        total = block.bind("found", total | (entry << _splat(8 * t, PANEL)))
+    return total
+
+
+LOOKUPS: dict[str, Lookup] = {
+    "vpdpbusd": _byte_pick("llvm.x86.avx512.pshuf.b.512", 16),
+    "maddubs": _byte_pick("llvm.x86.avx2.pshuf.b", 8),
+    "sdot": _byte_pick("llvm.aarch64.neon.tbl1.v16i8", 4),
+    "portable": _by_magnitude,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Dot:
+    """A statement with what its rendering sees: codes as the rule takes them, less `zero`."""
+
+    s: ScaledDot
+    scope: Scope
+    isa: Isa
+    bits: int
+    zero: int
+    table: bytes
+
+    @staticmethod
+    def of(s: ScaledDot, scope: Scope, isa: Isa) -> _Dot:
+        """Levels are moved to be codes without a sign, as the rules want them."""
+        levels = s.w.format.levels
+        if not levels:
+            return _Dot(s, scope, isa, s.w.bits, s.w.format.zero_point, b"")
+        zero = -min(levels)
+        table = bytes(v + zero for v in levels)
+        return _Dot(s, scope, isa, max(table).bit_length(), zero, table)
+
+    @property
+    def blob(self) -> Place:
+        """Where the weights are."""
+        return self.scope.places[self.s.blob]
+
+
 def render_scaled_dot(
     s: ScaledDot, accs: list[Node], scope: Scope, block: Block, isa: Isa, schedule: Schedule
 ) -> list[Node]:
     """Statements that add the product to `accs` (one 16-lane buffer a row)."""
-    blob = scope.places[s.blob]
+    dot = _Dot.of(s, scope, isa)
     panel = render_scalar(s.panel, scope, block) * tir.index(s.w.panel_bytes)
-    start = block.bind("panel", blob.base + render_scalar(s.offset, scope, block) + panel)
+    start = block.bind("panel", render_scalar(s.offset, scope, block) + panel)
     row = block.bind("row", render_scalar(s.x.row, scope, block))
     ahead = schedule.prefetch if len(accs) >= PREFETCH_ROWS else 0
     step = schedule.unroll if s.w.blocks % schedule.unroll == 0 else 1
@@ -107,51 +185,52 @@ def render_scaled_dot(
     body = Block()
     for n in range(step):
         b = trip * tir.index(step) + tir.index(n) if step > 1 else trip
-        _block(s, accs, scope, body, RULES[isa.dot], (start, row, b), ahead)
+        _block(dot, accs, body, (start, row, b), ahead)
     return [tir.serial(trip, tir.index(s.w.blocks // step), body.statements)]
 
 
 def _block(
-    s: ScaledDot,
-    accs: list[Node],
-    scope: Scope,
-    out: Block,
-    rule: DotRule,
-    place: tuple[Node, Node, Node],
-    ahead: int,
+    dot: _Dot, accs: list[Node], out: Block, place: tuple[Node, Node, Node], ahead: int
 ) -> None:
     """One block of columns for all rows: the weights are decoded once."""
     start, row, b = place
-    blob = scope.places[s.blob].buffer
-    at = out.bind("at", start + b * tir.index(s.w.block_bytes))
-    for line in range(0, s.w.block_bytes if ahead else 0, tir.CACHE_LINE):
-        out.add(tir.prefetch(blob, at + tir.index(ahead + line)))
-    quads = _codes(s, blob, at, out)
-    scale = _column(s, blob, at, out, 0)
-    minimum = _column(s, blob, at, out, 1) if s.w.format.has_min else None
+    w, blob = dot.s.w, dot.blob
+    at = out.bind("at", start + b * tir.index(w.block_bytes))
+    for line in range(0, w.block_bytes if ahead else 0, tir.CACHE_LINE):
+        out.add(tir.prefetch(blob.buffer, blob.base + at + tir.index(ahead + line)))
+    base, lane = Var("at"), Var("lane")
+    scope = dot.scope.child()
+    scope.variables[base] = at
+    view = Lanes(scope, out, lane, tir.index(0), PANEL)
+    quads = _codes(dot, at, out)
+    scales = [view.render(w.scale(dot.s.blob, base, lane, g)) for g in range(w.groups)]
+    minimum = view.render(w.minimum(dot.s.blob, base, lane)) if w.format.has_min else None
     for r, acc in enumerate(accs):
-        _row(s, rule, scope, out, quads, scale, minimum, (row + tir.index(r), b), acc)
+        _row(dot, out, quads, scales, minimum, (row + tir.index(r), b), acc)
 
 
-def _codes(s: ScaledDot, blob: Node, at: Node, block: Block) -> list[Node]:
+def _codes(dot: _Dot, at: Node, block: Block) -> list[Node]:
     """The block's codes as 8 vectors of i32x16, quad c of columns 4c..4c+3."""
+    w, blob = dot.s.w, dot.blob
     raws = [
-        block.bind("raw", tirx.reinterpret("int32x16", tir.load(blob, at + tir.index(64 * c), 64)))
-        for c in range(s.w.code_bytes // 64)
+        block.bind(
+            "raw",
+            tirx.reinterpret(
+                "int32x16", tir.load(blob.buffer, blob.base + at + tir.index(64 * c), 64)
+            ),
+        )
+        for c in range(w.code_bytes // 64)
     ]
-    if s.w.bits == 8:
+    if w.bits == 8:
         return raws
     mask = tirx.Broadcast(tirx.const(0x0F0F0F0F, "int32"), PANEL)
     four = tirx.Broadcast(tirx.const(4, "int32"), PANEL)
     low = [block.bind("low", r & mask) for r in raws]
     high = [block.bind("high", (r >> four) & mask) for r in raws]
-    return low + high
-
-
-def _column(s: ScaledDot, blob: Node, at: Node, block: Block, which: int) -> Node:
-    base = at + tir.index(s.w.code_bytes + 2 * PANEL * which)
-    halves = tirx.reinterpret(tir.type_name(F16, PANEL), tir.load(blob, base, 2 * PANEL))
-    return block.bind("scale", tirx.Cast(tir.type_name(F32, PANEL), halves))
+    if not dot.table:
+        return low + high
+    find = LOOKUPS[dot.isa.dot]
+    return [block.bind("level", find(block, dot.table, q)) for q in low + high]
 
 
 def _element(place: Place, width: int, row: Node, col: Node, lanes: int = 1) -> Node:
@@ -159,39 +238,41 @@ def _element(place: Place, width: int, row: Node, col: Node, lanes: int = 1) -> 
 
 
 def _row(
-    s: ScaledDot,
-    rule: DotRule,
-    scope: Scope,
+    dot: _Dot,
     block: Block,
     quads: list[Node],
-    scale: Node,
+    scales: list[Node],
     minimum: Node | None,
     at: tuple[Node, Node],
     acc: Node,
 ) -> None:
+    """A row's block: each group of columns by its own scale, then the minimum."""
     row, b = at
-    codes = scope.places[s.x.codes]
-    total = _start(s, scope, block, row, b)
-    for c, quad in enumerate(quads):
-        col = b * tir.index(BLOCK) + tir.index(4 * c)
-        four = tirx.reinterpret("int32", _element(codes, s.w.k, row, col, 4))
-        total = block.bind("dot", rule(block, total, quad, s.w.bits, four))
-    xs = tirx.Broadcast(_element(scope.places[s.x.scale], s.w.blocks, row, b), PANEL)
-    value = tir.fma(
-        tirx.Cast(tir.type_name(F32, PANEL), total),
-        xs * scale,
-        tir.load(acc, tir.index(0), PANEL),
-        PANEL,
-    )
+    s, places = dot.s, dot.scope.places
+    each = len(quads) // len(scales)
+    xs = tirx.Broadcast(_element(places[s.x.scale], s.w.blocks, row, b), PANEL)
+    value = tir.load(acc, tir.index(0), PANEL)
+    for g, scale in enumerate(scales):
+        total = _start(dot, row, b, g)
+        for c in range(g * each, (g + 1) * each):
+            col = b * tir.index(BLOCK) + tir.index(4 * c)
+            four = tirx.reinterpret("int32", _element(places[s.x.codes], s.w.k, row, col, 4))
+            total = block.bind("dot", RULES[dot.isa.dot](block, total, quads[c], dot.bits, four))
+        value = tir.fma(tirx.Cast(tir.type_name(F32, PANEL), total), xs * scale, value, PANEL)
     if minimum is not None:
-        sums = _element(scope.places[s.x.scaled_sums], s.w.blocks, row, b)
+        sums = _element(places[s.x.scaled_sums], s.w.blocks, row, b)
         value = tir.fma(minimum, tirx.Broadcast(sums, PANEL), value, PANEL)
     block.add(tir.store(acc, tir.index(0), value, PANEL))
 
 
-def _start(s: ScaledDot, scope: Scope, block: Block, row: Node, b: Node) -> Node:
-    """The integer sum starts at -zero_point * sum of the activations' codes."""
-    if s.w.format.zero_point == 0:
+def _start(dot: _Dot, row: Node, b: Node, group: int) -> Node:
+    """The integer sum starts at -zero * sum of the activations' codes."""
+    if dot.zero == 0:
         return tir.const(0, I32, PANEL)
-    sums = _element(scope.places[s.x.sums], s.w.blocks, row, b)
-    return tirx.Broadcast(sums * tirx.const(-s.w.format.zero_point, "int32"), PANEL)
+    x, w = dot.s.x, dot.s.w
+    if w.groups == 1 or x.halves is None:
+        sums = _element(dot.scope.places[x.sums], w.blocks, row, b)
+    else:
+        at = b * tir.index(w.groups) + tir.index(group)
+        sums = _element(dot.scope.places[x.halves], w.groups * w.blocks, row, at)
+    return tirx.Broadcast(sums * tirx.const(-dot.zero, "int32"), PANEL)

@@ -108,16 +108,19 @@ def scaled_dot(w: Writer, s: ScaledDot) -> None:
     base = ex.add(first, ex.mul(b, s.w.block_bytes))
     raw, rows = _codes_at(w, s, base, j), _rows_at(w, s, i, b)
     row = ex.add(s.x.row, i)
-    scale = ex.mul(ex.Load(s.x.scale, (row, b)), s.w.scale(s.blob, base, j))
+    rows_scale = ex.Load(s.x.scale, (row, b))
+    scales = [ex.mul(rows_scale, s.w.scale(s.blob, base, j, g)) for g in range(s.w.groups)]
     low = s.w.minimum(s.blob, base, j) if s.w.format.has_min else None
     scaled = ex.Load(s.x.scaled_sums, (row, b))
     at = w.name("block")
-    w.move(b, at, raw, rows, scale, *((low, scaled) if low else ()))
+    w.move(b, at, raw, rows, *scales, *((low, scaled) if low else ()))
     w.put(f"for {at} in {_range(w, '0', str(s.w.blocks))}:")
     w.depth += 1
-    codes = w.let("codes", _signed(w, s, w.let("raw", w.expr(raw, 2)), size))
-    dot = f"tl.dot({codes}, {w.expr(rows, 2)}, out_dtype=tl.int32)"
-    w.put(f"{name} = tl.fma({dot}.to(tl.float32), {w.expr(scale, 2)}, {name})")
+    signed = _signed(w, s, w.let("raw", w.expr(raw, 2)), size)
+    for text, scale in zip(signed, scales, strict=True):
+        codes = w.let("codes", text)
+        dot = f"tl.dot({codes}, {w.expr(rows, 2)}, out_dtype=tl.int32)"
+        w.put(f"{name} = tl.fma({dot}.to(tl.float32), {w.expr(scale, 2)}, {name})")
     if low:
         w.put(f"{name} = tl.fma({w.expr(low, 2)}, {w.expr(scaled, 2)}, {name})")
     _done(w, s.acc, name, i, j)
@@ -148,14 +151,30 @@ def _rows_at(w: Writer, s: ScaledDot, i: Var, b: Var) -> ex.Expr:
     return ex.Load(s.x.codes, (ex.add(s.x.row, i), ex.add(ex.mul(b, BLOCK), column)))
 
 
-def _signed(w: Writer, s: ScaledDot, raw: str, size: int) -> str:
-    """Codes less the zero point, int8 [size, 32]: the same integer as by the sums.
+def _signed(w: Writer, s: ScaledDot, raw: str, size: int) -> list[str]:
+    """Codes less the zero point, int8 [size, 32], for each scale: the same integer as by the sums.
 
     A byte of two 4-bit codes is loaded once; its codes become neighbours, and the rows of
-    activations are taken in that order, which an integer sum does not mind.
+    activations are taken in that order, which an integer sum does not mind. Where each half of a
+    block has its own scale, the other half is zero.
     """
-    zero = s.w.format.zero_point
+    zero, levels = s.w.format.zero_point, s.w.format.levels
     if s.w.bits == 8:
-        return f"({raw} ^ {zero}).to(tl.int8, bitcast=True)" if zero else f"{raw}.to(tl.int8)"
-    pair = f"tl.reshape(tl.join({raw} & 15, {raw} >> 4), ({size}, {BLOCK})).to(tl.int8)"
-    return f"{pair} - {zero}" if zero else pair
+        return [f"({raw} ^ {zero}).to(tl.int8, bitcast=True)" if zero else f"{raw}.to(tl.int8)"]
+    low, high = f"{raw} & 15", f"{raw} >> 4"
+    if levels:
+        low, high = (w.let("level", _level(levels, w.let("code", half))) for half in (low, high))
+    pairs = [(low, high)]
+    if s.w.groups > 1:
+        none = w.let("none", f"tl.zeros_like({low})")
+        pairs = [(low, none), (none, high)]
+    joined = [f"tl.reshape(tl.join({a}, {b}), ({size}, {BLOCK})).to(tl.int8)" for a, b in pairs]
+    return [f"{codes} - {zero}" if zero else codes for codes in joined]
+
+
+def _level(levels: tuple[int, ...], code: str) -> str:
+    """The level of a 4-bit code: its magnitude out of a word's nibbles, then its sign."""
+    word = sum(v << (4 * n) for n, v in enumerate(levels[:8]))
+    shift = f"(({code} & 7) * 4).to(tl.uint32)"
+    size = f"((tl.full([1, 1], {word:#x}, tl.uint32) >> {shift}) & 15).to(tl.int8)"
+    return f"tl.where({code} < 8, 1, -1).to(tl.int8) * {size}"
