@@ -161,13 +161,15 @@ class LaneScan:
 
 
 @dataclass(frozen=True, slots=True)
-class SumRows:
-    """dst[index] = sum of value over `var` = 0..terms-1, for all values of the axes and of `rows`.
+class FoldRows:
+    """dst[index] = sum of value over `var` = lo..hi-1, for all values of the axes and of `rows`.
 
-    Sums are of integers, so exact. One element of the axes is `split` invocations' of a subgroup:
-    each takes every `split`-th term for all rows, which are at most `most`, in registers; then they
-    add up what they have. `held` are values that serve all rows of a term, computed once and in
-    order: `value` reads them, and each may read those before it.
+    One element of the axes is `split` invocations' of a subgroup: each takes every `split`-th term
+    for all rows, 1 to `most` of them, in registers; then they add up what they have, which must be
+    integers. One invocation alone adds floats in order, a product as a fused multiply-add.
+    `held` are values that serve all rows of a term, computed once and in order: `value` reads
+    them, and each may read those before it. Where `exists` is false nothing is written; values
+    are computed all the same.
     """
 
     dst: Buf
@@ -176,16 +178,27 @@ class SumRows:
     rows: Axis
     most: int
     var: Var
-    terms: int
+    lo: Bound
+    hi: Bound
     split: int
     held: tuple[tuple[Var, Expr], ...]
     value: Expr
+    exists: Expr | None = None
 
 
 FragmentStmt = Union[  # noqa: UP007 (one name for annotations of Python 3.10)
-    FragZero, FragLoad, FragMma, FragStore, Barrier, Subgroups, LaneMap, LaneFold, LaneScan, SumRows
+    FragZero,
+    FragLoad,
+    FragMma,
+    FragStore,
+    Barrier,
+    Subgroups,
+    LaneMap,
+    LaneFold,
+    LaneScan,
+    FoldRows,
 ]
-LANE_STMTS = (LaneMap, LaneFold, LaneScan, SumRows)
+LANE_STMTS = (LaneMap, LaneFold, LaneScan, FoldRows)
 FRAGMENT_STMTS = (FragZero, FragLoad, FragMma, FragStore)
 
 
@@ -260,9 +273,10 @@ def loads(e: Bound) -> list[Load | LoadBytes]:
 
 def accesses(s: Stmt) -> frozenset[Access]:
     """What a statement does to buffers, those inside it included."""
-    if isinstance(s, SumRows):
-        limits = (*(a.extent for a in s.axes), s.rows.extent)
-        values = (*s.index, *(e for _, e in s.held), s.value)
+    if isinstance(s, FoldRows):
+        limits = (*(a.extent for a in s.axes), s.rows.extent, s.lo, s.hi)
+        where = () if s.exists is None else (s.exists,)
+        values = (*s.index, *(e for _, e in s.held), s.value, *where)
         return frozenset({Access(s.dst, True, None)} | _reads((*limits, *values)))
     if isinstance(s, (LaneMap, LaneFold, LaneScan)):
         return _lane_accesses(s)

@@ -12,6 +12,7 @@ from speccc.ir.fragment import (
     LANE_STMTS,
     Barrier,
     Bound,
+    FoldRows,
     FragLoad,
     Fragment,
     FragmentKernel,
@@ -24,7 +25,6 @@ from speccc.ir.fragment import (
     MmaShape,
     Role,
     Subgroups,
-    SumRows,
     Workgroup,
     bounds,
     loads,
@@ -153,9 +153,9 @@ def _lanes(s: LaneMap | LaneFold | LaneScan, scope: _Scope) -> None:
     _element(s, inner, scope)
 
 
-def _sum_rows(s: SumRows, scope: _Scope) -> None:
+def _fold_rows(s: FoldRows, scope: _Scope) -> None:
     inner = _inside((*s.axes, s.rows), scope)
-    if s.dst.dtype.kind not in (Kind.INT, Kind.UINT):
+    if s.split > 1 and s.dst.dtype.kind not in (Kind.INT, Kind.UINT):
         raise scope.error(f"rows of {s.dst.dtype} are summed in no fixed order")
     if s.split < 1 or scope.group.subgroup % s.split or s.split & (s.split - 1):
         raise scope.error(
@@ -163,6 +163,8 @@ def _sum_rows(s: SumRows, scope: _Scope) -> None:
         )
     if isinstance(s.rows.extent, int) and s.rows.extent > s.most:
         raise scope.error(f"{s.rows.extent} rows are summed where {s.most} are held")
+    for e in (s.lo, s.hi, *(() if s.exists is None else (s.exists,))):
+        _bound(e, inner)
     known = replace(inner, variables=inner.variables | {s.var})
     for var, value in s.held:
         _expr(value, known)
@@ -180,7 +182,7 @@ def _inside(axes: tuple[Axis, ...], scope: _Scope) -> _Scope:
     return replace(scope, variables=scope.variables | {a.var for a in axes})
 
 
-def _element(s: LaneMap | LaneFold | LaneScan | SumRows, inner: _Scope, scope: _Scope) -> None:
+def _element(s: LaneMap | LaneFold | LaneScan | FoldRows, inner: _Scope, scope: _Scope) -> None:
     _buffer(s.dst, scope)
     if len(s.index) != len(s.dst.shape):
         raise scope.error(f"buffer {s.dst.name} has {len(s.dst.shape)} axes, not {len(s.index)}")
@@ -248,7 +250,7 @@ _CHECK: dict[type, Callable[..., None]] = {
     LaneMap: _lanes,
     LaneFold: _lanes,
     LaneScan: _lanes,
-    SumRows: _sum_rows,
+    FoldRows: _fold_rows,
     FragZero: _zero,
     FragLoad: _memory,
     FragStore: _memory,

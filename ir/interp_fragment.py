@@ -21,6 +21,7 @@ from speccc.ir.expr import Apply, Expr, Fn, Load, LoadBytes, Var
 from speccc.ir.fragment import (
     Barrier,
     Bound,
+    FoldRows,
     FragLoad,
     Fragment,
     FragmentKernel,
@@ -31,7 +32,6 @@ from speccc.ir.fragment import (
     LaneMap,
     LaneScan,
     Subgroups,
-    SumRows,
 )
 from speccc.ir.fragment_memory import Store, Touch
 from speccc.ir.interp_expr import evaluate, fma
@@ -182,7 +182,7 @@ def _lane_map(s: LaneMap, env: Env, group: _Group) -> None:
 
 
 def _write(
-    s: LaneMap | LaneFold | LaneScan | SumRows,
+    s: LaneMap | LaneFold | LaneScan | FoldRows,
     value: Array,
     grid: Env,
     sizes: tuple[int, ...],
@@ -223,6 +223,11 @@ def _step(s: LaneFold | LaneScan, seen: Array, env: Env, reader: Any) -> Array:
         return evaluate(e, {**env, s.total: seen}, reader)
     if s.red is Red.MAX:
         return np.maximum(seen, evaluate(e, env, reader))
+    return _added(e, seen, env, reader)
+
+
+def _added(e: Expr, seen: Array, env: Env, reader: Any) -> Array:
+    """seen + e; a product of floats by a fused multiply-add."""
     if isinstance(e, Apply) and e.fn is Fn.MUL and e.dtype == F32:
         a, b = (np.broadcast_to(evaluate(t, env, reader), seen.shape) for t in e.args)
         return fma(a, b, seen)
@@ -230,10 +235,10 @@ def _step(s: LaneFold | LaneScan, seen: Array, env: Env, reader: Any) -> Array:
     return total
 
 
-def _sum_rows(s: SumRows, env: Env, group: _Group) -> None:
+def _fold_rows(s: FoldRows, env: Env, group: _Group) -> None:
     """The invocations of one element lie as far apart as the subgroup's sums are many."""
     grid, sizes, _ = _grid(s.axes, env, group)
-    rows = _int(s.rows.extent, env, group)
+    rows, lo, hi = (_int(e, env, group) for e in (s.rows.extent, s.lo, s.hi))
     if 0 in sizes:
         return
     if rows > s.most:
@@ -244,15 +249,27 @@ def _sum_rows(s: SumRows, env: Env, group: _Group) -> None:
     place %= group.kernel.group.invocations // s.split
     first = place // apart * side + place % apart
     for r in range(rows):
-        grid[s.rows.var] = np.asarray(r, np.int64)
+        here = {**grid, s.rows.var: np.asarray(r, np.int64)}
         total = np.zeros(sizes, s.dst.dtype.numpy)
-        for n in range(s.terms):
-            here = {**grid, s.var: np.asarray(n, np.int64)}
-            reader = _reader(group, first + n % s.split * apart)
+        for n in range(lo, hi):
+            here[s.var] = np.asarray(n, np.int64)
+            reader = _reader(group, first + (n - lo) % s.split * apart)
             for var, held in s.held:
                 here[var] = evaluate(held, here, reader)
-            total += evaluate(s.value, here, reader)
-        _write(s, total, grid, sizes, first, group)
+            total = np.broadcast_to(_added(s.value, total, here, reader), sizes)
+        _write_existing(s, total, here, sizes, first, group)
+
+
+def _write_existing(
+    s: FoldRows, total: Array, env: Env, sizes: tuple[int, ...], owner: Array, group: _Group
+) -> None:
+    if s.exists is None:
+        _write(s, total, env, sizes, owner, group)
+        return
+    live = np.broadcast_to(evaluate(s.exists, env, _reader(group, owner)), sizes)
+    if live.any():
+        here = {v: _pick(x, sizes, live) for v, x in env.items()}
+        _write(s, total[live], here, (int(live.sum()),), owner[live], group)
 
 
 def _frag_index(s: FragLoad | FragStore, env: Env, group: _Group) -> tuple[Array, Array]:
@@ -301,7 +318,7 @@ _RUN: dict[type, Callable[..., None]] = {
     LaneMap: _lane_map,
     LaneFold: _in_order,
     LaneScan: _in_order,
-    SumRows: _sum_rows,
+    FoldRows: _fold_rows,
     FragZero: _frag_zero,
     FragLoad: _frag_load,
     FragMma: _frag_mma,

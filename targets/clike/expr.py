@@ -118,6 +118,12 @@ class Exprs:
         """A function of operands that are text already."""
         return f"{self.dialect.calls[fn]}({', '.join(args)})"
 
+    def added(self, total: str, e: Expr) -> str:
+        """`total` and one more term; a product of floats by a fused multiply-add."""
+        if isinstance(e, Apply) and e.fn is Fn.MUL and e.dtype == F32:
+            return f"fma_ir({self.render(e.args[0])}, {self.render(e.args[1])}, {total})"
+        return f"{total} + {self.inner(e)}"
+
     def inner(self, e: Expr) -> str:
         """An operand: parenthesised when it is an infix operation itself."""
         text = self.render(e)

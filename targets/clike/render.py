@@ -11,12 +11,12 @@ from speccc.errors import UnsupportedError
 from speccc.ir.expr import Var
 from speccc.ir.fragment import (
     LANE_STMTS,
+    FoldRows,
     Fragment,
     FragmentKernel,
     FragMma,
     FragStore,
     Role,
-    SumRows,
     Workgroup,
     allocated,
     walk,
@@ -120,7 +120,7 @@ class Renderer:
     @property
     def joins(self) -> bool:
         """Whether invocations of a subgroup add up what they have."""
-        return any(isinstance(s, SumRows) and s.split > 1 for s in walk(self.kernel.body))
+        return any(isinstance(s, FoldRows) and s.split > 1 for s in walk(self.kernel.body))
 
     def written(self, buf: Buf) -> bool:
         """Whether the kernel writes to a buffer."""

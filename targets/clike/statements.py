@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from speccc.ir.expr import Apply, Expr, Fn
-from speccc.ir.fragment import Barrier, LaneFold, LaneMap, LaneScan, Subgroups, SumRows
+from speccc.ir.expr import Expr, Fn
+from speccc.ir.fragment import Barrier, FoldRows, LaneFold, LaneMap, LaneScan, Subgroups
 from speccc.ir.tile import Alloc, For, Red, RowTiles, Share
-from speccc.ir.types import F32
-from speccc.targets.clike.sum_rows import sum_rows
+from speccc.targets.clike.fold_rows import fold_rows
 
 if TYPE_CHECKING:
     from speccc.targets.clike.render import Renderer
@@ -72,10 +71,7 @@ def _lane_fold(r: Renderer, s: LaneFold) -> None:
 def _fold_step(r: Renderer, red: Red, value: Expr) -> str:
     if red is Red.MAX:
         return r.exprs.call(Fn.MAX, "total", r.exprs.render(value))
-    if isinstance(value, Apply) and value.fn is Fn.MUL and value.dtype == F32:
-        a, b = (r.exprs.render(x) for x in value.args)
-        return f"fma_ir({a}, {b}, total)"
-    return f"total + {r.exprs.inner(value)}"
+    return r.exprs.added("total", value)
 
 
 def _lane_scan(r: Renderer, s: LaneScan) -> None:
@@ -100,5 +96,5 @@ STATEMENTS: dict[type, Callable[..., None]] = {
     LaneMap: _lane_map,
     LaneFold: _lane_fold,
     LaneScan: _lane_scan,
-    SumRows: sum_rows,
+    FoldRows: fold_rows,
 }

@@ -1,4 +1,4 @@
-"""`SumRows` and `LaneScan`: NumPy, lavapipe, Intel's CPU device and Metal's stand-in agree."""
+"""`FoldRows` and `LaneScan`: NumPy, lavapipe, Intel's CPU device and Metal's stand-in agree."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from metal_rig import launched as metal_launched
 from speccc.errors import VerifyError
 from speccc.ir import expr as ex
 from speccc.ir.expr import Apply, Fn, Load, Var
-from speccc.ir.fragment import FragmentKernel, LaneScan, SumRows, Workgroup, accesses
+from speccc.ir.fragment import FoldRows, FragmentKernel, LaneScan, Workgroup, accesses
 from speccc.ir.fragment_verify import verify_fragment
+from speccc.ir.interp_expr import fma
 from speccc.ir.interp_fragment import run_fragment_kernel
 from speccc.ir.tile import Axis, Buf
 from speccc.ir.types import F32, I32
@@ -45,13 +46,13 @@ class Sums:
     y: Buf
 
     @property
-    def statement(self) -> SumRows:
+    def statement(self) -> FoldRows:
         """What it does."""
         (found,) = self.kernel.body
-        assert isinstance(found, SumRows)
+        assert isinstance(found, FoldRows)
         return found
 
-    def with_statement(self, s: SumRows) -> FragmentKernel:
+    def with_statement(self, s: FoldRows) -> FragmentKernel:
         """The kernel with another statement."""
         k = self.kernel
         return FragmentKernel(k.name, k.bufs, k.scalars, k.group, (s,))
@@ -88,7 +89,7 @@ def sums(split: int, group: Workgroup, rows: int | None = None) -> Sums:
     value = Apply(Fn.DOT4, (Load(x, (u, i, q)), codes), I32)
     axes = (Axis(u, UNITS), Axis(j, COLUMNS))
     live = m if rows is None else rows
-    s = SumRows(y, (u, i, j), axes, Axis(i, live), MOST, q, TERMS, split, held, value)
+    s = FoldRows(y, (u, i, j), axes, Axis(i, live), MOST, q, 0, TERMS, split, held, value)
     return Sums(FragmentKernel("sums", (x, w, y), (m,), group, (s,)), m, x, w, y)
 
 
@@ -127,7 +128,7 @@ def test_only_whole_parts_of_a_subgroup_share_a_sum(split: int) -> None:
 
 
 def test_floats_have_an_order() -> None:
-    p = sums(1, Workgroup(8, 1))
+    p = sums(2, Workgroup(8, 1))
     y = Buf("y", p.y.shape, F32)
     value = ex.cast(p.statement.value, F32)
     kernel = p.with_statement(replace(p.statement, dst=y, value=value))
@@ -149,6 +150,57 @@ def test_what_is_held_is_checked() -> None:
     other = p.with_statement(replace(s, held=((word, ex.cast(load, F32)), s.held[1])))
     with pytest.raises(VerifyError, match="f32 is held in word of i32"):
         verify_fragment(other)
+
+
+@dataclass(frozen=True)
+class Product:
+    """y[i, j] = chain of fma over k < m of a[i, k] * b[k, j], rows 0..6 dealt out to two parts."""
+
+    kernel: FragmentKernel
+    m: Var
+    a: Buf
+    b: Buf
+    y: Buf
+
+    def arrays(self) -> dict[Buf, Array]:
+        """Normal floats; y is 9 everywhere."""
+        rng = np.random.default_rng(2)
+        given = {b: rng.standard_normal(b.shape).astype(np.float32) for b in (self.a, self.b)}  # type: ignore[arg-type]
+        return {**given, self.y: np.full(self.y.shape, 9, np.float32)}  # type: ignore[arg-type]
+
+    def want(self, m: int) -> Array:
+        """y by the golden machine's own fused multiply-add."""
+        bufs = self.arrays()
+        y = np.zeros((7, COLUMNS), np.float32)
+        for k in range(2, m):
+            y = fma(bufs[self.a][:7, k : k + 1], bufs[self.b][None, k], y)
+        bufs[self.y][:7] = y
+        return bufs[self.y]
+
+
+def product(group: Workgroup) -> Product:
+    m, a, b = Var("m"), Buf("a", (8, 9), F32), Buf("b", (9, COLUMNS), F32)
+    y = Buf("y", (8, COLUMNS), F32)
+    r, p, j, k, e = Var("r"), Var("p"), Var("j"), Var("k"), Var("e", F32)
+    i = ex.add(ex.mul(r, 2), p)
+    s = FoldRows(
+        y, (i, j), (Axis(p, 2), Axis(j, COLUMNS)), Axis(r, 4), 4, k, 2, m, 1,
+        ((e, Load(b, (k, j))),), ex.mul(Load(a, (ex.minimum(i, 6), k)), e), ex.lt(i, 7),
+    )  # fmt: skip
+    return Product(FragmentKernel("product", (a, b, y), (m,), group, (s,)), m, a, b, y)
+
+
+@pytest.mark.parametrize("m", [2, 3, 9])
+def test_floats_are_added_in_order(metal: MetalStandIn, m: int) -> None:
+    """From the third term on; the eighth row does not exist."""
+    p = product(Workgroup(32, 1))
+    verify_fragment(p.kernel)
+    bufs = p.arrays()
+    run_fragment_kernel(p.kernel, bufs, {p.m: m})
+    np.testing.assert_array_equal(bufs[p.y], p.want(m))
+    text = render_kernel(p.kernel, MSL)
+    got = metal_launched(metal, text, p.arrays(), {p.m: m}, groups=1)[p.y]
+    np.testing.assert_array_equal(got, p.want(m))
 
 
 def scan() -> tuple[FragmentKernel, Buf, Buf]:

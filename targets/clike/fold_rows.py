@@ -1,4 +1,4 @@
-"""`SumRows` as text: one body for each power of two of rows, with as many sums in registers."""
+"""`FoldRows` as text: one body for each power of two of rows, with as many sums in registers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from speccc.ir import expr as ex
 from speccc.ir.expr import Expr, Fn
-from speccc.ir.fragment import Bound, SumRows
+from speccc.ir.fragment import Bound, FoldRows
 from speccc.ir.types import INDEX
 
 if TYPE_CHECKING:
     from speccc.targets.clike.render import Renderer
 
 
-def sum_rows(r: Renderer, s: SumRows) -> None:
+def fold_rows(r: Renderer, s: FoldRows) -> None:
     """The statement; which body runs depends on the number of rows, the same for everybody."""
     bodies = list(_heights(s.rows.extent, s.most))
     for n, (below, height) in enumerate(bodies):
@@ -43,7 +43,7 @@ def _heights(rows: Bound, most: int) -> Iterator[tuple[int, int]]:
 class _Rows:
     """The sums of one element, a register a row."""
 
-    def __init__(self, r: Renderer, s: SumRows, sure: int, most: int) -> None:
+    def __init__(self, r: Renderer, s: FoldRows, sure: int, most: int) -> None:
         self.r, self.s, self.sure = r, s, sure
         self.sums = [r.names.fresh(f"sum_{n}") for n in range(most)]
 
@@ -56,16 +56,17 @@ class _Rows:
     def add_up(self, first: str, step: int) -> None:
         """The sums over terms first, first + step, .."""
         r, s = self.r, self.s
-        kind = r.exprs.type(s.dst.dtype)
-        r.out.line(f"{kind} {', '.join(f'{x} = 0' for x in self.sums)};")
+        kind, zero = r.exprs.type(s.dst.dtype), r.exprs.render(ex.lit(0, s.dst.dtype))
+        start = ", ".join(f"{x} = {zero}" for x in self.sums)
+        r.out.line(f"{r.dialect.exact}{kind} {start};")
         v = r.exprs.variable(s.var)
-        with r.counted(v, first, str(s.terms), str(step) if step > 1 else ""):
+        with r.counted(v, first, r.exprs.bound(s.hi), str(step) if step > 1 else ""):
             for var, held in s.held:
                 value = r.exprs.render(held)
                 r.out.line(f"{r.exprs.type(var.dtype)} {r.exprs.variable(var)} = {value};")
             for n, x in enumerate(self.sums):
-                value = r.exprs.inner(ex.substitute(s.value, {s.rows.var: self.row(n)}))
-                r.out.line(f"{x} = {x} + {value};")
+                value = ex.substitute(s.value, {s.rows.var: self.row(n)})
+                r.out.line(f"{x} = {r.exprs.added(x, value)};")
 
     def join(self, apart: int) -> None:
         """The sums of all invocations of an element, to each of them."""
@@ -79,16 +80,16 @@ class _Rows:
         """Those of rows that exist."""
         r, s = self.r, self.s
         for n, x in enumerate(self.sums):
-            index = tuple(ex.substitute(i, {s.rows.var: ex.lit(n)}) for i in s.index)
+            here = {s.rows.var: ex.lit(n)}
+            index = tuple(ex.substitute(i, here) for i in s.index)
+            where = [] if s.exists is None else [r.exprs.render(ex.substitute(s.exists, here))]
+            if n >= self.sure:
+                where.insert(0, f"{n} < {r.exprs.bound(s.rows.extent)}")
             line = f"{r.exprs.element(s.dst, index)} = {x};"
-            if n < self.sure:
-                r.out.line(line)
-                continue
-            with r.out.block(f"if ({n} < {r.exprs.bound(s.rows.extent)})"):
-                r.out.line(line)
+            r.out.line(f"if ({' && '.join(where)}) {line}" if where else line)
 
 
-def _elements(r: Renderer, s: SumRows, rows: Callable[[], _Rows]) -> None:
+def _elements(r: Renderer, s: FoldRows, rows: Callable[[], _Rows]) -> None:
     if s.split == 1:
         r.lanes(s.axes, lambda: _alone(rows()))
         return
@@ -103,12 +104,13 @@ def _elements(r: Renderer, s: SumRows, rows: Callable[[], _Rows]) -> None:
         r.out.line(f"{index} {e} = {r.exprs.call(Fn.MIN, at, f'{total} - 1')};")
         r.unravel(e, s.axes)
         own = rows()
-        own.add_up(f"{lane} / {apart}", s.split)
+        low = "" if s.lo == 0 else f"{r.exprs.bound(s.lo)} + "
+        own.add_up(f"{low}{lane} / {apart}", s.split)
         own.join(apart)
         with r.out.block(f"if ({at} < {total} && {lane} < {apart})"):
             own.store()
 
 
 def _alone(rows: _Rows) -> None:
-    rows.add_up("0", 1)
+    rows.add_up(rows.r.exprs.bound(rows.s.lo), 1)
     rows.store()
