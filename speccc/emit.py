@@ -36,7 +36,7 @@ Document = Mapping[str, object]
 
 SCHEMA = 1
 REPORT = "report.json"
-WIDTHS = (1, 4, 8)
+WIDTHS = (1, 4, 8, 16)
 """Rows for which traffic is reported."""
 CONTEXT = 1024
 """Tokens in the cache for which traffic is reported."""
@@ -195,7 +195,7 @@ def _report(
         "spills": _total(kernels, "spills"),
         "stack_bytes": _total(kernels, "stack_bytes"),
         "kernels": kernels,
-        "traffic": [_traffic(front, m) for m in WIDTHS],
+        "traffic": [_traffic(front, rendered, m) for m in WIDTHS],
         "missing": dict(missing),
         "profile": profile_document(target.profile),
     }
@@ -215,13 +215,13 @@ def _total(kernels: list[Document], name: str) -> int | None:
     return sum(known) if known else None
 
 
-def _traffic(front: Front, m: int) -> Document:
+def _traffic(front: Front, rendered: RenderedPlan, m: int) -> Document:
     """Bytes a step of m rows on CONTEXT cached tokens cannot do without, and what it asks for."""
     lowered, kv = front.lowered, front.lowered.kv
     element = kv.dtype.nbytes + (4 / kv.group if kv.dtype.name == "i8" else 0)
     token = int(2 * kv.layers * kv.heads * kv.size * element)
     weights = step_traffic(lowered.weights, EMBEDDING, HEAD)["weight_bytes"]
-    asked = requested_bytes(front.plan, _sizes(front, m))
+    asked = requested_bytes(front.plan, _sizes(front, m), rendered.height)
     return {
         "rows": m,
         "context": CONTEXT,

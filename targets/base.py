@@ -13,6 +13,7 @@ from typing import Protocol, Union
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import Expr, Var
 from speccc.ir.plan import Plan
+from speccc.ir.tile import RowTiles
 from speccc.passes.plan_memory import Arena
 from speccc.targets.devices.profile import Profile
 
@@ -113,7 +114,8 @@ class Needs:
 class RenderedPlan:
     """A whole step for one target: the same plan gives the same texts, byte by byte.
 
-    `launches` run in order, each seeing what those before it wrote. `arena` is bytes.
+    `launches` run in order, each seeing what those before it wrote. `arena` is bytes. `height`
+    tells how many of so many rows a row tile takes at once, where it is not the program's widths.
     """
 
     target: str
@@ -124,6 +126,7 @@ class RenderedPlan:
     launches: tuple[LaunchStep, ...]
     arena: int
     needs: Needs = Needs()
+    height: Callable[[RowTiles, int], int] | None = None
 
 
 Step = Callable[[Source], bytes]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,17 +36,32 @@ from speccc.ir.tile import (
     walk,
 )
 
-Env = dict[Var, int]
+Height = Callable[[RowTiles, int], int]
+"""How high the tiles are, of which the last may be partly empty, given how many rows there are."""
 Bytes = Counter[Buf]
 
 
-def requested_bytes(plan: Plan, sizes: Mapping[Var, int]) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class Env:
+    """What variables stand for, and how rows are cut; without `height` by a program's widths."""
+
+    values: Mapping[Var, int]
+    height: Height | None
+
+    def having(self, var: Var, n: int) -> Env:
+        """The same with one more variable."""
+        return Env({**self.values, var: n}, self.height)
+
+
+def requested_bytes(
+    plan: Plan, sizes: Mapping[Var, int], height: Height | None = None
+) -> dict[str, int]:
     """Bytes by role ("weights", "state", ..) that one step of these sizes reads and writes.
 
     The rows are a chain: row r has r ancestors.
     """
     total = dict.fromkeys((b.role.value for b in plan.bufs), 0)
-    counted = _steps(plan.body, dict(sizes))
+    counted = _steps(plan.body, Env(sizes, height))
     for b in plan.bufs:
         total[b.role.value] += counted[b.buf]
     return total
@@ -56,7 +72,7 @@ def _steps(body: tuple[Step, ...], env: Env) -> Bytes:
     for step in body:
         if isinstance(step, Loop):
             # Layers are alike: one counts for all.
-            _add(total, _steps(step.body, {**env, step.var: 0}), step.extent)
+            _add(total, _steps(step.body, env.having(step.var, 0)), step.extent)
         else:
             total.update(_block(step.body, env))
     return total
@@ -76,7 +92,7 @@ def _block(body: tuple[Stmt, ...], env: Env) -> Bytes:
 def _number(e: Expr | int, env: Env) -> int:
     if isinstance(e, int):
         return e
-    values = {v: np.asarray(n, np.int64) for v, n in env.items()}
+    values = {v: np.asarray(n, np.int64) for v, n in env.values.items()}
     return int(evaluate(e, values, _chain))
 
 
@@ -91,9 +107,9 @@ def _trips(var: Var, trips: range, body: tuple[Stmt, ...], env: Env) -> Bytes:
     total: Bytes = Counter()
     if var in _limits(body):
         for n in trips:
-            total.update(_block(body, {**env, var: n}))
+            total.update(_block(body, env.having(var, n)))
     elif trips:
-        _add(total, _block(body, {**env, var: trips[0]}), len(trips))
+        _add(total, _block(body, env.having(var, trips[0])), len(trips))
     return total
 
 
@@ -131,11 +147,23 @@ def _share(s: Share, env: Env) -> Bytes:
 def _row_tiles(s: RowTiles, env: Env) -> Bytes:
     total: Bytes = Counter()
     extent, at = _number(s.extent, env), 0
+    if env.height is not None and len(s.variants) > 1:
+        return _masked(s, env, extent, env.height(s, extent))
     for width, body in sorted(s.variants, key=lambda v: -v[0]):
         tiles = (extent - at) // width
         total.update(_trips(s.var, range(at, at + tiles * width, width), body, env))
         at += tiles * width
     return total
+
+
+def _masked(s: RowTiles, env: Env, extent: int, height: int) -> Bytes:
+    """Tiles of one height: what a body asks for grows evenly with its rows, so two of them tell."""
+    (low, first), (high, second) = sorted(s.variants, key=lambda v: v[0])[:2]
+    at = env.having(s.var, 0)
+    few, more = _block(first, at), _block(second, at)
+    each = {buf: (more[buf] - few[buf]) // (high - low) for buf in more}
+    tiles = -(-extent // height)
+    return Counter({b: tiles * (few[b] - low * n) + extent * n for b, n in each.items()})
 
 
 def _map(s: Map, env: Env) -> Bytes:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from speccc.ir import expr as ex
 from speccc.ir.expr import Var
 from speccc.ir.plan import size_of
-from speccc.ir.tile import Alloc, Buf, Kernel, Mem, Share
+from speccc.ir.tile import Alloc, Buf, Kernel, Mem, RowTiles, Share
+from speccc.targets.triton.heights import heights
 from speccc.targets.triton.registers import choose
 from speccc.targets.triton.schedule import Shape
 from speccc.targets.triton.statements import block, chunks, units_at_once
@@ -78,6 +79,10 @@ def _most(counts: list[str]) -> str:
 def _deal(w: Writer, kernel: Kernel, bounds: Mapping[Var, int]) -> dict[str, int]:
     """Gives each buffer in memory of a worker's own its place; elements by type."""
     stmts = list(w.choices.run(kernel.body))
+    for s in stmts:
+        if isinstance(s, RowTiles) and id(s) in w.choices.clips:
+            most = heights(s, w.shape.tokens)[-1]
+            w.tall |= dict.fromkeys(w.choices.clips[id(s)].tiles, most)
     copies: dict[Buf, int] = {}
     for s in stmts:
         if isinstance(s, Share):
@@ -89,16 +94,16 @@ def _deal(w: Writer, kernel: Kernel, bounds: Mapping[Var, int]) -> dict[str, int
             at = totals.get(s.buf.dtype.name, 0)
             base = w.bases[s.buf] = w.name(s.buf.name)
             w.put(f"{base} = own_{s.buf.dtype.name} + {at}")
-            size = elements(s.buf, bounds) * copies.get(s.buf, 1)
+            size = elements(s.buf, bounds, w.tall.get(s.buf)) * copies.get(s.buf, 1)
             totals[s.buf.dtype.name] = at + -(-size // ALIGN) * ALIGN
     return totals
 
 
-def elements(buf: Buf, bounds: Mapping[Var, int]) -> int:
-    """How many elements a buffer has at most."""
+def elements(buf: Buf, bounds: Mapping[Var, int], rows: int | None = None) -> int:
+    """How many elements a buffer has at most; `rows` is its first size where it is another."""
     if buf.mem is Mem.GLOBAL:
         raise ValueError(f"{buf.name} belongs to no worker")
     count: ex.Expr = ex.lit(1)
-    for d in buf.shape:
+    for d in buf.shape if rows is None else (rows, *buf.shape[1:]):
         count = ex.mul(count, d)
     return size_of(count, bounds)

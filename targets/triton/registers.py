@@ -66,7 +66,7 @@ class Choices:
 def choose(body: tuple[Stmt, ...]) -> Choices:
     """What can be done with the statements of a kernel."""
     tiles = [s for s in walk(body) if isinstance(s, RowTiles)]
-    clips = {id(s): c for s in tiles if (c := _clip(s)) is not None}
+    clips = {id(s): c for s in tiles if (c := clip_of(s)) is not None}
     plain = Choices(clips, frozenset(), frozenset(), frozenset(), frozenset())
     stmts = list(plain.run(body))
     made = [s.buf for s in stmts if isinstance(s, Alloc) and s.buf.mem is Mem.TILE]
@@ -79,7 +79,7 @@ def choose(body: tuple[Stmt, ...]) -> Choices:
     return Choices(clips, held, wide, frozenset(map(id, loops)), private)
 
 
-def _clip(s: RowTiles) -> RowClip | None:
+def clip_of(s: RowTiles) -> RowClip | None:
     """The clip, if every map of its body has at most one axis that does not count rows."""
     clip = clip_rows(s, 1 << 30)
     if clip is None or any(isinstance(t, (Share, RowTiles)) for t in walk(clip.body)):

@@ -7,10 +7,20 @@ trips are an axis it is [trips, axes]; elsewhere it is the axes that fit, in loo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from speccc.errors import UnsupportedError
-from speccc.ir.expr import Apply, Const, Expr, Fn, Load, LoadBytes, Var, children
+from speccc.ir.expr import (
+    Apply,
+    Const,
+    Expr,
+    Fn,
+    Load,
+    LoadBytes,
+    Var,
+    children,
+)
 from speccc.ir.tile import (
     LANES,
     Alloc,
@@ -29,6 +39,7 @@ from speccc.ir.tile import (
 from speccc.ir.types import F32, Kind
 from speccc.targets.triton.dots import dot, enter_lanes, scaled_dot
 from speccc.targets.triton.expr import TYPES, Held, Tiled, f32, placed
+from speccc.targets.triton.heights import heights
 from speccc.targets.triton.registers import accesses, lane_extent, lane_extents, row_axes
 from speccc.targets.triton.writer import Outer, Rows, Wide, Writer
 
@@ -133,16 +144,16 @@ def _share(w: Writer, s: Share) -> None:
     whole = isinstance(s.extent, int) and s.extent % count == 0
     with w.loop(f"for {unit} in range(worker, {chunks(w, s)}, workers):", s.body):
         inside = [a.buf for a in w.choices.run(s.body) if isinstance(a, Alloc)]
-        sliced = [(b, w.bases[b], _size(b)) for b in inside if b in w.bases]
+        sliced = [(b, w.bases[b], _size(w, b)) for b in inside if b in w.bases]
         w.wide = Wide(s.var, count, unit, None if whole else extent, tuple(sliced))
         block(w, s.body)
         w.wide = None
         w.bases.update({b: base for b, base, _ in sliced})
 
 
-def _size(buf: Buf) -> int:
-    size = 1
-    for d in buf.shape:
+def _size(w: Writer, buf: Buf) -> int:
+    size = w.tall.get(buf, 1)
+    for d in buf.shape[1:] if buf in w.tall else buf.shape:
         size *= int(d)  # type: ignore[arg-type]
     return size
 
@@ -180,10 +191,23 @@ def _row_tiles(w: Writer, s: RowTiles) -> None:
 
 
 def _clipped(w: Writer, s: RowTiles) -> None:
-    """One body; rows past the end are masked."""
-    clip, size = w.choices.clips[id(s)], w.shape.tokens
+    """Masked tiles of one body. Where several heights are offered, the least that does for all."""
     w.barrier(w.reads(s.extent), ())
-    extent, row = w.expr(s.extent), w.name(s.var.name)
+    extent, shape = w.expr(s.extent), w.shape
+    sizes = heights(s, shape.tokens)
+    with w.branches() as branch:
+        for size in sizes:
+            if len(sizes) > 1:
+                branch(None if size == sizes[-1] else f"{extent} <= {size}")
+            w.shape = replace(shape, tokens=size)
+            _tiles_of(w, s, extent)
+    w.shape = shape
+
+
+def _tiles_of(w: Writer, s: RowTiles, extent: str) -> None:
+    """Tiles of `w.shape.tokens` rows; those past the end are masked."""
+    clip, size = w.choices.clips[id(s)], w.shape.tokens
+    row = w.name(s.var.name)
     w.env[s.var] = row
     with w.loop(f"for {row} in range(0, {extent}, {size}):", clip.body):
         token = w.let("token", f"tl.arange(0, {size})")

@@ -17,6 +17,7 @@ from speccc.targets.base import Grid, Launch, Place, RenderedPlan, Source, Step,
 from speccc.targets.build_error import BuildError
 from speccc.targets.devices.profile import Profile
 from speccc.targets.launch_plan import FLOAT_BYTES, SCRATCH, plan_places, units
+from speccc.targets.triton.heights import height
 from speccc.targets.triton.schedule import Shape
 from speccc.targets.triton.step import BARRIER, WORDS, render_step
 from speccc.targets.triton_build import Built, TritonKernel
@@ -65,9 +66,16 @@ class TritonTarget:
         names = (*(b.name for b in bufs), *(p.name for p in extra))
         launch = Launch(plan.name, names, tuple(v.name for v in plan.sizes), grid, "i64")
         source = Source(plan.name, "py", text.kernel.name, text.kernel.source, text.kernel)
-        bytes_ = FLOAT_BYTES * arena.elements
-        all_ = (*places, *extra)
-        return RenderedPlan(self.name, plan.name, plan.sizes, (source,), all_, (launch,), bytes_)
+        return RenderedPlan(
+            self.name,
+            plan.name,
+            plan.sizes,
+            (source,),
+            (*places, *extra),
+            (launch,),
+            FLOAT_BYTES * arena.elements,
+            height=lambda s, extent: height(s, self.shape.tokens, extent),
+        )
 
     def stages(self) -> Mapping[str, Step]:
         """The assembly text, the binary, and what a launch must ask for, of one compilation."""

@@ -7,7 +7,7 @@ it had just been done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -84,6 +84,8 @@ class Writer:
     wide: Wide | None = None
     rows: Rows | None = None
     outer: Outer | None = None
+    tall: dict[Buf, int] = field(default_factory=dict)
+    """Rows that a tile in memory has where row tiles are higher than the program's own."""
 
     def put(self, text: str) -> None:
         """One line."""
@@ -152,6 +154,24 @@ class Writer:
         self.depth -= 1
         self.hazards.stored |= before.stored
         self.hazards.loaded |= before.loaded
+
+    @contextmanager
+    def branches(self) -> Iterator[Callable[[str | None], None]]:
+        """Blocks of which one runs: each is begun with its condition, the last without one."""
+        depth, before, done = self.depth, self.hazards, list[Hazards]()
+
+        def begin(condition: str | None) -> None:
+            self.depth = depth
+            self.put(f"{'elif' if done else 'if'} {condition}:" if condition else "else:")
+            self.depth += 1
+            self.hazards = Hazards(set(before.stored), set(before.loaded))
+            done.append(self.hazards)
+
+        yield begin
+        self.depth = depth
+        for each in done:
+            self.hazards.stored |= each.stored
+            self.hazards.loaded |= each.loaded
 
     def touches(self, s: Stmt) -> tuple[set[Buf], set[Buf]]:
         """Buffers in memory that a statement itself loads from and stores to."""
