@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,21 +10,33 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from cpu_rig import HERE, build, golden, same_bits
+from emulation.require import require
+from emulation.vulkan_root import find_vulkan
+from emulation.vulkan_worker import VulkanWorker
+from fragment_rig import dispatched, lowered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_rig import LETTERS
 from test_head import MODELS, ROWS, Floats, head, planted, session, tokens
 
 from speccc.errors import InputError, SpecccError, UnsupportedError
-from speccc.ir.plan import Role
-from speccc.ir.tile import LANES, Buf
+from speccc.ir.expr import Var
+from speccc.ir.fragment_verify import verify_fragment
+from speccc.ir.interp_fragment import run_fragment_kernel
+from speccc.ir.interp_tile import run_kernel
+from speccc.ir.plan import Role, phases, size_of
+from speccc.ir.tile import LANES, Buf, Kernel
 from speccc.passes.lower_head import RUNS
 from speccc.passes.lower_top import MOST_TOP, TOKENS, VALUES
+from speccc.passes.plan_memory import PlanMemory
 from speccc.runtime.generate import collect, generate
 from speccc.runtime.ngram import NgramDrafter
 from speccc.runtime.protocols import Tops, TopSession
 from speccc.runtime.sampling import SamplingParams, pick_among, pick_sampled
 from speccc.runtime.session import TOPS, CpuSession
+from speccc.targets.registry import target
+from speccc.targets.vulkan.glsl_prelude import Fma
+from speccc.targets.vulkan.render import render_shader
 
 MOST = 7
 Arrays = dict[Buf, npt.NDArray[Any]]
@@ -143,6 +156,57 @@ def test_a_step_without_tops_cannot() -> None:
     assert s.most_top == 0
     with pytest.raises(InputError, match="this step finds 1 to 0"):
         s.top([1], 1)
+
+
+def stepped(vocab: int, m: int) -> Iterator[tuple[Kernel, Arrays, Arrays, dict[Var, int]]]:
+    """The phases of a head with tops: buffers before and after by the golden machine, sizes."""
+    h = head(vocab, MOST)
+    rng = np.random.default_rng(vocab)
+    values = np.round(rng.standard_normal((m, vocab)) * 4).astype(np.float32) / 4  # many ties
+    values[0, 3] = -np.inf
+    sizes = {v: MOST if v.name == "head_top" else n for v, n in h.sizes(m, 0, m, 1).items()}
+    bufs: Arrays = dict(h.arrays(values))
+    for b in h.plan.bufs:
+        shape = tuple(size_of(d, sizes) for d in b.buf.shape)
+        bufs.setdefault(b.buf, np.zeros(shape, b.buf.dtype.numpy))
+    for kernel in phases(h.plan.body):
+        own, scalars = {b: bufs[b] for b in kernel.bufs}, {v: sizes[v] for v in kernel.scalars}
+        before = {b: a.copy() for b, a in own.items()}
+        run_kernel(kernel, own, scalars)
+        yield kernel, before, own, scalars
+    for row in range(m):
+        assert named(bufs, TOKENS)[row].tolist() == expected(values[row], MOST).tolist()
+
+
+@pytest.mark.parametrize("vocab", [37, LANES * RUNS + 3])
+def test_fragments_find_the_same(vocab: int) -> None:
+    for kernel, before, after, scalars in stepped(vocab, 3):
+        fragment = lowered(kernel)
+        verify_fragment(fragment)
+        run_fragment_kernel(fragment, before, scalars, groups=2)
+        assert all(same_bits(before[b], after[b]) for b in kernel.bufs), kernel.name
+
+
+def test_a_vulkan_device_finds_the_same() -> None:
+    require("vulkan")
+    home = find_vulkan()
+    assert home is not None
+    with VulkanWorker(home, timeout_s=60) as worker:
+        for kernel, before, after, scalars in stepped(LANES * RUNS + 3, 3):
+            shader = render_shader(lowered(kernel), Fma.PAIRS)
+            got = dispatched(home, worker, shader, before, scalars, groups=2)
+            # A column of 0 comes as a zero of either sign: the emulated fma gives sums of zeros +.
+            assert all(np.array_equal(got[b], after[b]) for b in kernel.bufs), kernel.name
+
+
+@pytest.mark.parametrize("name", ["metal:m4", "sycl:bmg", "cuda:sm_90", "rocm:gfx942", "vulkan"])
+def test_every_target_has_a_lowering(name: str) -> None:
+    plan, made = head(LANES * RUNS + 3, MOST).plan, target(name)
+    bounds = {v: ROWS for v in plan.sizes if v.name == "m"}
+    assert made.unsupported(plan) is None
+    text = "".join(s.text for s in made.render(plan, PlanMemory(bounds).run(plan), bounds).sources)
+    assert TOKENS in text
+    assert "head_top" in text
 
 
 SAMPLINGS = st.builds(
