@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -69,10 +70,11 @@ class GpuSession(StepSession):
         tables = rope_tables(spec, self._tiles * LANES)
         given = {"weights": weights, "vectors": vectors, **tables}
         self._step = GpuStep(driver, plan, codes, capacity, given, groups)
+        self._end = weakref.finalize(self, driver.close)
 
     def close(self) -> None:
         """Gives the device back; the session is of no use afterwards."""
-        self._step.driver.close()
+        self._end()
 
     def _execute(self, rows: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
         for name, values in rows.items():

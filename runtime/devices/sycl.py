@@ -18,7 +18,10 @@ from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Strided, co
 
 Array = npt.NDArray[Any]
 
-MEND = "pip install 'speccc[sycl]' and the vendor's OpenCL or Level Zero driver"
+MEND = (
+    "pip install 'speccc[sycl]' and the vendor's OpenCL or Level Zero driver; "
+    "--target sycl:cpu needs no GPU"
+)
 # Quotients and roots are part of the bits.
 PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"
 WAVES = 4

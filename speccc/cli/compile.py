@@ -19,6 +19,7 @@ Examples:
   speccc compile model.gguf -o model.speccc
   speccc compile model.gguf -c 4096 --kv i8 --isa avx2 -v
   speccc compile model.gguf --tune 60
+  speccc compile model.gguf --target cuda:sm_90 -o model-sm_90.speccc
   speccc compile ./hf-folder -o model.speccc --dump stages/
 """
 
@@ -27,7 +28,9 @@ Examples:
 @click.argument("model", required=False)
 @click.option("-m", "--model", "model_flag", metavar="MODEL", help="The same as the argument.")
 @click.option("-o", "artifact", metavar="FILE", help="Artifact to write [default: MODEL.speccc].")
-@click.option("--target", default="cpu", show_default=True, help="What to compile for.")
+@click.option("--target", default="cpu", show_default=True,
+              help="What to compile for: cpu, cuda, rocm, vulkan, sycl or metal, or one's DEVICE "
+                   "as cuda:sm_90; no device is needed.")  # fmt: skip
 @click.option("--isa", type=click.Choice(ISAS), default="auto", show_default=True,
               help="Instruction set; auto is the best this CPU has.")  # fmt: skip
 @click.option("-c", "--ctx-size", "context", type=click.IntRange(1), metavar="N",

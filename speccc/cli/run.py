@@ -77,7 +77,8 @@ class Sampling:
               help="Use the model's chat template [default: when it has one].")  # fmt: skip
 @click.option("--raw", is_flag=True, help="The prompt is plain text: no template.")
 @click.option("--target", default="cpu", show_default=True,
-              help="What to compile a model file for: cpu, vulkan, vulkan:DEVICE.")  # fmt: skip
+              help="What to compile a model file for: cpu, cuda, rocm, vulkan, sycl or metal, or "
+                   "one's DEVICE as vulkan:rdna3.")  # fmt: skip
 @click.option("--isa", type=click.Choice(ISAS), default="auto", show_default=True,
               help="Instruction set to compile a model file for.")  # fmt: skip
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,

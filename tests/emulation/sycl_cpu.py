@@ -7,7 +7,6 @@ has sub-groups and barriers but no matrix engine: kernels run in their portable 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -16,7 +15,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,26 +22,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from speccc.runtime.devices.sycl import find_cpu_driver as find_driver
 from speccc.targets.sycl_build import find_sycl_compiler
 
 Array = npt.NDArray[Any]
 WORKER = Path(__file__).with_name("sycl_worker.py")
-DRIVER_WHEEL, DRIVER = "intel-opencl-rt", "libintelocl.so"
 
 
 class SyclError(Exception):
     """The worker reported a failure, died, or was killed for being late."""
-
-
-@cache
-def find_driver() -> Path | None:
-    """Intel's CPU driver as its wheel installs it."""
-    try:
-        found = importlib.metadata.distribution(DRIVER_WHEEL)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    paths = (Path(str(f.locate())) for f in found.files or () if f.name == DRIVER)
-    return next((p.resolve() for p in paths if p.exists()), None)
 
 
 def has_sycl() -> bool:
