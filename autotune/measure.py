@@ -92,6 +92,10 @@ class Worker:
     ) -> None:
         self.close()
 
+    def start(self) -> None:
+        """Starts the process ahead of the first `measure`: it loads what it needs meanwhile."""
+        self._running()
+
     def measure(self, config: Facts, *, seconds: float, deadline: float) -> Measured:
         """Builds, checks and races one configuration for about `seconds`.
 

@@ -32,6 +32,6 @@ class Suite(Protocol):
         """Builds a configuration. InputError, UnsupportedError or VerifyError when it is not
         legal, any other SpecccError when it cannot be built."""
 
-    def golden(self, default: Any) -> str:
-        """Compares the untuned default, one of its own candidates, with the golden model; what
-        differs, or nothing."""
+    def golden(self, default: Any, bits: bytes) -> str:
+        """Compares the untuned default, one of its own candidates, and what its `bits` gave, with
+        the golden model; what differs, or nothing."""

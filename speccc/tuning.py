@@ -26,13 +26,14 @@ from speccc.autotune.prior import step_prior
 from speccc.autotune.step_space import DEFAULT, step_space
 from speccc.autotune.tuner import Problem, Tell, Tuned, best_known, tune, usable_entries
 from speccc.autotune.winner import Choice
+from speccc.build_step import build_step
 from speccc.errors import SpecccError
 from speccc.ir.expr import Var
 from speccc.ir.packed import PANEL
 from speccc.ir.plan import Plan
 from speccc.ir.schedule import Schedule, Schedules
 from speccc.ir.tile_text import print_plan
-from speccc.kernel_cache import open_kernel_cache
+from speccc.kernel_cache import DiskObjects, open_kernel_cache
 from speccc.passes.plan_memory import Arena
 from speccc.runtime.devices.cpu import cores
 from speccc.runtime.session import StepSpec
@@ -108,7 +109,7 @@ def known_choice(problem: Problem, cache: TuneCache) -> Choice | None:
 def tune_step(
     subject: Subject, problem: Problem, cache: TuneCache, seconds: float, tell: Tell | None = None
 ) -> Tuned:
-    """Tunes for `seconds`, in a process of its own.
+    """Builds the default, then tunes for `seconds`, in a process of its own.
 
     DefaultFails when the untuned step itself is wrong or does not run.
     """
@@ -116,6 +117,12 @@ def tune_step(
     # when the first of them was taken.
     golden = not any(entry.record.ms for entry in usable_entries(problem, cache))
     with job_of(subject, cache.folder) as job, Worker(SUITE, job, golden=golden) as worker:
+        worker.start()
+        if isinstance(job.objects, DiskObjects):
+            # The compile needs the default anyway, and the worker finds its kernels there. While
+            # it is built the worker loads the compiler.
+            program = (subject.plan, subject.arena, subject.bounds)
+            build_step(*program, {}, subject.isa, job.objects)
         return tune(problem, cache, worker, seconds, tell=tell)
 
 

@@ -47,7 +47,7 @@ def made(job: CpuJob) -> CpuSuite:
 
 def test_the_default_is_golden_and_steady(made: CpuSuite) -> None:
     default = made.build(())
-    assert made.golden(default) == ""
+    assert made.golden(default, default.bits()) == ""
     assert default.bits() == default.bits()
 
 

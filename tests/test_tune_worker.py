@@ -15,7 +15,7 @@ from tune_rig import QUICK, config
 from tune_suite import SUITE, WIDTHS, Job
 
 from speccc.autotune.facts import Facts
-from speccc.autotune.measure import Limits, Measured, OutOfTime, Worker
+from speccc.autotune.measure import DefaultFails, Limits, Measured, OutOfTime, Worker
 from speccc.autotune.record import Outcome
 from speccc.errors import SpecccError
 
@@ -94,6 +94,28 @@ def test_a_default_that_does_not_work_is_an_error(tmp_path: Path, kind: str) -> 
         pytest.raises(SpecccError, match="untuned default"),
     ):
         measure(worker, GOOD)
+
+
+def test_a_worker_started_early_loads_and_waits(tmp_path: Path) -> None:
+    with Worker(SUITE, Job(tmp_path), limits=QUICK) as worker:
+        worker.start()
+        process = worker._process
+        assert measure(worker, GOOD).outcome is Outcome.OK
+        assert worker._process is process
+    assert process is not None
+    assert process.returncode is not None
+
+
+def test_a_worker_that_dies_before_it_is_asked_is_the_defaults_fault(tmp_path: Path) -> None:
+    with Worker("tune_suite:nothing", Job(tmp_path), limits=QUICK) as worker:
+        worker.start()
+        with pytest.raises(DefaultFails, match="ended in start by exit code 1"):
+            measure(worker, GOOD)
+
+
+def test_a_worker_loads_no_torch(tmp_path: Path) -> None:
+    with Worker(SUITE, Job(tmp_path, {BAD: "looks_for_torch"}), limits=QUICK) as worker:
+        assert "torch is None" in measure(worker, BAD).message
 
 
 def test_a_built_candidate_is_not_built_again(tmp_path: Path) -> None:

@@ -42,11 +42,13 @@ class FakeWorker(Table):
     made: list[FakeWorker] = []  # noqa: RUF012 (emptied for each test)
     plan: dict[Facts, float] = {FAST: 0.8}  # noqa: RUF012 (never changed)
     wrong: frozenset[Facts] = frozenset()
+    log: list[str] = []  # noqa: RUF012 (emptied for each test)
 
     def __init__(self, suite: str, payload: object, *, golden: bool) -> None:
         super().__init__(ratios=self.plan, outcomes=dict.fromkeys(self.wrong, Outcome.WRONG))
         self.golden = golden
         FakeWorker.made.append(self)
+        FakeWorker.log.append("made")
 
     def __enter__(self) -> FakeWorker:
         return self
@@ -54,7 +56,11 @@ class FakeWorker(Table):
     def __exit__(self, *error: object) -> None:
         pass
 
+    def start(self) -> None:
+        self.log.append("start")
+
     def measure(self, chosen: Facts, *, seconds: float, deadline: float) -> Measured:
+        self.log.append("measure")
         if len(self.tried) >= 12 and chosen not in self.tried:
             raise OutOfTime
         found = super().measure(chosen, seconds=seconds, deadline=float("inf"))
@@ -75,6 +81,27 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECCC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "Worker", FakeWorker)
     FakeWorker.made.clear()
+    FakeWorker.log.clear()
+
+    def build(*program: object) -> None:
+        FakeWorker.log.append("build")
+
+    monkeypatch.setattr(tuning, "build_step", build)
+
+
+def test_the_default_is_built_while_the_worker_starts(subject: Subject) -> None:
+    """Before the budget begins: no candidate's time is spent on what the compile needs anyway."""
+    schedules_for(subject, 5.0)
+    assert FakeWorker.log[:4] == ["made", "start", "build", "measure"]
+    assert FakeWorker.log.count("build") == 1
+
+
+def test_a_default_that_nobody_could_find_is_not_built_here(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "open_kernel_cache", MemoryObjects)
+    schedules_for(subject, 5.0)
+    assert FakeWorker.log[:3] == ["made", "start", "measure"]
 
 
 def test_the_first_time_is_measured_and_the_second_is_not(subject: Subject) -> None:

@@ -98,6 +98,8 @@ class Suite:
         if kind == "hang_in_build":
             while True:
                 pass
+        if kind == "looks_for_torch":
+            raise SpecccError(f"torch is {sys.modules.get('torch', 'not looked for')}")
         if kind == "prints":
             print("{}", flush=True)
             os.write(1, b'{"outcome": "ok"}\n')
@@ -113,7 +115,7 @@ class Suite:
             self.job.pause,
         )
 
-    def golden(self, default: Library) -> str:
+    def golden(self, default: Library, bits: bytes) -> str:
         return self.job.golden
 
 
