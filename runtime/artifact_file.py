@@ -1,7 +1,8 @@
 """The container of an artifact: an uncompressed zip whose entries start on page boundaries.
 
 Reading checks everything before anything is mapped: entry names, sizes, offsets, overlaps and the
-SHA-256 that the manifest gives for each entry.
+SHA-256 that the manifest gives for each entry. The archive's comment is the SHA-256 of all bytes
+that are no entry's, so that no byte of the file may change.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +29,11 @@ from speccc.errors import InputError
 from speccc.runtime.aligned import aligned
 
 MANIFEST = "manifest.json"
-SCHEMA = 2
+SCHEMA = 3
 PAGE = 4096
 MAX_MANIFEST = 64 << 20
 MAX_ENTRIES = 4096
+SEAL = hashlib.sha256().digest_size
 _LOCAL = struct.Struct("<4s5H3I2H")
 _PAD_ID = 0xD935  # the id that Android's zipalign uses for padding
 # What zipfile and the checks below raise for a file that is not as it should be.
@@ -100,6 +102,7 @@ def write_entries(
             _add(out, MANIFEST, json.dumps(sealed, indent=1, allow_nan=False).encode())
             for name, raw in data.items():
                 _add(out, name, raw)
+            _seal(out, file)
     except OSError as e:
         raise InputError(f"cannot be written ({e.strerror or e})", where=str(path)) from e
     return sealed
@@ -140,6 +143,38 @@ def _open_nameless(folder: Path) -> int | None:
     return None
 
 
+def _data_offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:
+    """Where an entry's bytes begin; ValueError unless its header is where the directory says."""
+    file.seek(info.header_offset)
+    fields = _LOCAL.unpack(file.read(_LOCAL.size))
+    if fields[0] != b"PK\3\4":
+        raise ValueError(f"entry {info.filename!r} is not where the directory says")
+    return int(info.header_offset + _LOCAL.size + fields[9] + fields[10])
+
+
+def _seal(out: zipfile.ZipFile, file: IO[bytes]) -> None:
+    """Closes an archive; its comment, the last bytes, becomes the hash of what is no entry's."""
+    out.comment = bytes(SEAL)
+    spans = [(_data_offset(file, i), i.file_size) for i in out.infolist()]
+    out.close()
+    total = file.seek(0, os.SEEK_END)
+    digest = _frame_hash(file, spans, total)
+    file.seek(total - SEAL)
+    file.write(digest)
+
+
+def _frame_hash(file: IO[bytes], spans: Iterable[tuple[int, int]], total: int) -> bytes:
+    """SHA-256 of the bytes before the comment that belong to no entry: headers and directory."""
+    out, at = hashlib.sha256(), 0
+    for start, size in (*sorted(spans), (total - SEAL, 0)):
+        if not 0 <= start - at <= MAX_MANIFEST:
+            raise ValueError(f"{start - at} bytes between entries")
+        file.seek(at)
+        out.update(file.read(start - at))
+        at = start + size
+    return out.digest()
+
+
 def _view(raw: bytes | Bytes) -> memoryview:
     return memoryview(raw) if isinstance(raw, bytes) else raw.data
 
@@ -178,8 +213,11 @@ def read_entries(path: Path) -> Entries:
     return entries
 
 
-def _spans(path: Path) -> tuple[dict[str, tuple[int, int]], int]:
-    """Offset and size of each entry and the manifest's CRC-32; ValueError for anything odd."""
+def _spans(path: Path) -> tuple[dict[str, tuple[int, int]], int | None]:
+    """Offset and size of each entry and the manifest's CRC-32; ValueError for anything odd.
+
+    The CRC-32 is None when the archive's comment is not the hash of what is no entry's.
+    """
     if not path.is_file():
         raise ValueError("no such file")
     total = path.stat().st_size
@@ -192,17 +230,16 @@ def _spans(path: Path) -> tuple[dict[str, tuple[int, int]], int]:
         for info in infos:
             if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
                 raise ValueError(f"entry {info.filename!r} is compressed")
-            f.seek(info.header_offset)
-            fields = _LOCAL.unpack(f.read(_LOCAL.size))
-            at = info.header_offset + _LOCAL.size + fields[9] + fields[10]
-            if fields[0] != b"PK\3\4" or at + info.file_size > total or at % PAGE:
+            at = _data_offset(f, info)
+            if at + info.file_size > total or at % PAGE:
                 raise ValueError(f"entry {info.filename!r} is not where the directory says")
             if info.filename in spans or not info.filename.isprintable():
                 raise ValueError(f"entry {info.filename!r} appears twice or has a bad name")
             spans[info.filename] = (at, info.file_size)
             crc = info.CRC if info.filename == MANIFEST else crc
-    _check_overlap(spans)
-    return spans, crc
+        _check_overlap(spans)
+        framed = _frame_hash(f, spans.values(), total)
+    return spans, crc if framed == z.comment else None
 
 
 def _check_overlap(spans: Mapping[str, tuple[int, int]]) -> None:
@@ -213,12 +250,10 @@ def _check_overlap(spans: Mapping[str, tuple[int, int]]) -> None:
         end, before = at + size, name
 
 
-def _manifest(raw: Bytes | None, crc: int, where: str) -> dict[str, Any]:
+def _manifest(raw: Bytes | None, crc: int | None, where: str) -> dict[str, Any]:
     if raw is None or len(raw) > MAX_MANIFEST:
         raise InputError("has no manifest: it is not a speccc artifact", where=where)
     try:
-        if zlib.crc32(_view(raw)) != crc:
-            raise ValueError("checksum")
         manifest = json.loads(bytes(raw))
     except (ValueError, RecursionError) as e:
         raise InputError("manifest.json is damaged: compile the model again", where=where) from e
@@ -229,6 +264,8 @@ def _manifest(raw: Bytes | None, crc: int, where: str) -> dict[str, Any]:
         raise InputError(
             f"has schema {found}, this version reads {SCHEMA}: compile the model again", where=where
         )
+    if crc is None or zlib.crc32(_view(raw)) != crc:
+        raise InputError("its directory or manifest is damaged: compile it again", where=where)
     return manifest
 
 

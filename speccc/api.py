@@ -25,6 +25,7 @@ from speccc.runtime.generate import generate as run_generate
 from speccc.runtime.give_back import give_back
 from speccc.runtime.manifest import DRAFTERS, TARGETS, Facts, read_facts
 from speccc.runtime.ngram import NgramDrafter
+from speccc.runtime.rows import whole_number
 from speccc.runtime.sampling import SamplingParams
 from speccc.runtime.session import CpuSession, StepSession, StepSpec
 from speccc.runtime.step_spec import read_step
@@ -137,11 +138,10 @@ class Model:
         """A fresh sequence; `context` tokens fit it, `threads` workers run it."""
         self.check_machine()
         most = self._facts.context_length
-        asked = self._facts.context if context is None else context
+        asked = self._facts.context if context is None else whole_number(context, "context")
         if not 1 <= asked <= most:
             raise InputError(f"a context of {asked}: the model takes 1 to {most} tokens (-c)")
-        if threads is None:
-            threads = knobs.THREADS.get()
+        threads = knobs.THREADS.get() if threads is None else whole_number(threads, "threads")
         if threads is not None and not 1 <= threads <= MOST_THREADS:
             raise InputError(f"{threads} threads: give 1 to {MOST_THREADS} (-t)")
         if self._facts.backend == "cpu":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -144,6 +145,12 @@ def test_contexts_that_make_no_sense(model: Model, context: int) -> None:
         model.session(context=context)
 
 
+@pytest.mark.parametrize(("field", "value"), [("context", "x"), ("context", 1.5), ("threads", "2")])
+def test_a_session_takes_whole_numbers(model: Model, field: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"{field}: give whole numbers"):
+        model.session(**{field: value})
+
+
 def test_default_context_is_the_compiled_one(model: Model) -> None:
     assert model.session().context == model.manifest["context"] == 1024
 
@@ -275,3 +282,8 @@ def test_rows_are_kept_only_right_after_a_forward(model: Model) -> None:
     session.forward([1, 2], parents=[-1, -1])
     session.keep([])
     assert session.length == 1
+
+
+def test_a_device_is_no_model_file() -> None:
+    with pytest.raises(InputError, match="is no model file but a device or a pipe"):
+        speccc.compile(os.devnull)

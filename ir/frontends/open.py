@@ -19,8 +19,13 @@ def open_model(path: Path) -> ModelSource:
     try:
         if path.is_dir():
             return open_safetensors(path)
-        if not path.is_file():
+        if not path.exists():
             raise InputError("no such file or directory", where=where)
+        if not path.is_file():
+            raise InputError(
+                "is no model file but a device or a pipe: name a GGUF file or a model folder",
+                where=where,
+            )
         if path.suffix.lower() in PICKLES:
             raise UnsupportedError(
                 "is a pickle, which can run code when loaded; convert it to safetensors or GGUF",
