@@ -63,44 +63,54 @@ def quantize_rows(x: Element, norm: Norm | None, rows: Expr, k: int, q: QuantRow
 
     Per 32-block: scale = amax / 127; code = rint(x * (127 / amax)), 0 where amax is 0.
     """
-    row = Var("r")
+    row, zero = Var("r"), ex.lit(0)
     line = Buf("line", (1, k), F32, Mem.SCRATCH)
-    body = load_row(x, norm, row, k, line, ex.lit(0))
-    body += _quantize_line(line, row, k, q)
-    return [
-        *(Alloc(b) for b in (q.codes, q.scale, q.sums, q.scaled_sums, q.halves, line) if b),
-        For(row, 0, rows, tuple(body)),
-    ]
+    amax, inverse = (Buf(n, (1, k // BLOCK), F32, Mem.SCRATCH) for n in ("amax", "inverse"))
+    body: list[Stmt] = []
+    value = x
+    if norm is not None:
+        body += load_row(x, norm, row, k, line, zero)
+
+        def value(_: Expr, c: Expr) -> Expr:
+            return Load(line, (zero, c))
+
+    body += _quantize_line(value, row, k, q, amax, inverse)
+    lines = (line,) if norm is not None else ()
+    mine = (q.codes, q.scale, q.sums, q.scaled_sums, q.halves, amax, inverse, *lines)
+    return [*(Alloc(b) for b in mine if b), For(row, 0, rows, tuple(body))]
 
 
-def _quantize_line(line: Buf, row: Expr, k: int, q: QuantRows) -> list[Stmt]:
-    b, t, u = Var("b"), Var("t"), Var("t")
-    zero = (ex.lit(0),)
-    amax = Buf("amax", (1,), F32, Mem.TILE)
-
-    def at(lane: Expr) -> Expr:
-        return ex.add(ex.mul(b, BLOCK), lane)
-
-    top = Load(amax, zero)
-    inverse = ex.select(ex.lt(ex.lit(0.0, F32), top), ex.div(ex.lit(127.0, F32), top), 0.0)
-    factor = Buf("inverse", (1,), F32, Mem.TILE)
-    scaled = ex.mul(Load(line, (ex.lit(0), at(u))), Load(factor, zero))
+def _quantize_line(
+    x: Element, row: Expr, k: int, q: QuantRows, amax: Buf, inverse: Buf
+) -> list[Stmt]:
+    """One row: what is one number a block is worked out for many blocks at a time."""
+    zero, blocks, half = ex.lit(0), k // BLOCK, BLOCK // 2
+    t, u = Var("t"), Var("t")
+    d, s, z = (Axis(Var("b"), blocks) for _ in range(3))
+    c, e, f, h = (Var("b") for _ in range(4))
+    top = Load(amax, (zero, d.var))
+    per_code = ex.select(ex.lt(ex.lit(0.0, F32), top), ex.div(ex.lit(127.0, F32), top), 0.0)
+    scaled = ex.mul(x(row, _column(e, u)), Load(inverse, (zero, e)))
     code = ex.cast(ex.unary(Fn.RINT, scaled), I8)
-    total = ex.cast(Load(q.sums, (row, b)), F32)
-    absolute = ex.unary(Fn.ABS, Load(line, (ex.lit(0), at(t))))
-    body: tuple[Stmt, ...] = (
-        Reduce(amax, zero, Axis(t, BLOCK), Red.MAX, absolute),
-        Map(q.scale, (row, b), (), ex.div(top, ex.lit(127.0, F32))),
-        Map(factor, zero, (), inverse),
-        Map(q.codes, (row, at(u)), (Axis(u, BLOCK),), code),
-        _sum(q, q.sums, (row, b), ex.mul(b, BLOCK), BLOCK),
-        Map(q.scaled_sums, (row, b), (), ex.mul(Load(q.scale, (row, b)), total)),
-    )
-    out: list[Stmt] = [Alloc(amax), Alloc(factor), For(b, 0, k // BLOCK, body)]
+    absolute = ex.unary(Fn.ABS, x(row, _column(c, t)))
+    total = ex.cast(Load(q.sums, (row, z.var)), F32)
+    scale = ex.div(Load(amax, (zero, s.var)), ex.lit(127.0, F32))
+    out: list[Stmt] = [
+        For(c, 0, blocks, (Reduce(amax, (zero, c), Axis(t, BLOCK), Red.MAX, absolute),)),
+        Map(q.scale, (row, s.var), (s,), scale),
+        Map(inverse, (zero, d.var), (d,), per_code),
+        For(e, 0, blocks, (Map(q.codes, (row, _column(e, u)), (Axis(u, BLOCK),), code),)),
+        For(f, 0, blocks, (_sum(q, q.sums, (row, f), ex.mul(f, BLOCK), BLOCK),)),
+        Map(q.scaled_sums, (row, z.var), (z,), ex.mul(Load(q.scale, (row, z.var)), total)),
+    ]
     if q.halves is not None:
-        h, half = Var("h"), BLOCK // 2
-        out.append(For(h, 0, k // half, (_sum(q, q.halves, (row, h), ex.mul(h, half), half),)))
+        part = _sum(q, q.halves, (row, h), ex.mul(h, half), half)
+        out.append(For(h, 0, k // half, (part,)))
     return out
+
+
+def _column(block: Expr, lane: Expr) -> Expr:
+    return ex.add(ex.mul(block, BLOCK), lane)
 
 
 def _sum(q: QuantRows, dst: Buf, index: tuple[Expr, Expr], first: Expr, count: int) -> Stmt:

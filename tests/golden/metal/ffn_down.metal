@@ -1,5 +1,5 @@
 // ffn_down for Metal, metal:m4, f16*f16->f32 8x8x8, 2 subgroups of 32.
-// sha256 of what follows: 8503bc9cdf7103ae
+// sha256 of what follows: aabbbc855013ec6b
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 #pragma METAL fp math_mode(safe)
@@ -75,12 +75,14 @@ kernel void ffn_down(
     device float* xs [[buffer(5)]],
     device int* xi [[buffer(6)]],
     device float* xm [[buffer(7)]],
-    device float* line [[buffer(8)]],
-    constant Sizes& sizes [[buffer(9)]],
+    device float* amax [[buffer(8)]],
+    device float* inverse [[buffer(9)]],
+    constant Sizes& sizes [[buffer(10)]],
     uint thread_number [[thread_index_in_threadgroup]],
     uint simdgroup_number [[simdgroup_index_in_threadgroup]],
     uint group_number [[threadgroup_position_in_grid]],
-    uint group_count [[threadgroups_per_grid]]) {
+    uint group_count [[threadgroups_per_grid]],
+    uint lane_number [[thread_index_in_simdgroup]]) {
     const int invocation = int(thread_number);
     const int workgroup = int(group_number);
     const int workgroups = int(group_count);
@@ -93,48 +95,48 @@ kernel void ffn_down(
     threadgroup half x_tile[256];
     threadgroup half w_tile[512];
     threadgroup float dots[128];
-    threadgroup int x_words[256];
-    threadgroup int lane_dots[512];
-    threadgroup float amax[1];
-    threadgroup float inverse[1];
+    threadgroup int x_words[512];
+    threadgroup int lane_dots[1024];
     threadgroup float partial[16];
     threadgroup int partial_2[16];
     threadgroup float acc0[128];
     for (int r = 0; r < m; ++r) {
-        for (int e = invocation; e < 160; e += INVOCATIONS) {
-            int c = e;
-            float value = ffn_gate_up_6[(r * 160) + c];
-            line[workgroup * (160) + c] = value;
-        }
-        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
         for (int b = 0; b < 5; ++b) {
+            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = as_type<float>(0xff800000u);
                 for (int step = 0; step < (47 - lane_2) / 16; ++step) {
-                    total = max(total, abs(line[workgroup * (160) + (b * 32) + ((step * 16) + lane_2)]));
+                    total = max(total, abs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step * 16) + lane_2))]));
                 }
                 partial[lane_2] = total;
             }
             threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             if (invocation == 0) {
                 float value = max(max(max(max(partial[0], partial[8]), max(partial[4], partial[12])), max(max(partial[2], partial[10]), max(partial[6], partial[14]))), max(max(max(partial[1], partial[9]), max(partial[5], partial[13])), max(max(partial[3], partial[11]), max(partial[7], partial[15]))));
-                amax[0] = value;
+                amax[workgroup * (5) + b] = value;
             }
-            if (invocation == 0) {
-                float value = amax[0] / 127.0f;
-                xs[workgroup * (m * 5) + (r * 5) + b] = value;
-            }
-            if (invocation == 0) {
-                float value = (0.0f < amax[0]) ? (127.0f / amax[0]) : 0.0f;
-                inverse[0] = value;
-            }
+        }
+        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            float value = amax[workgroup * (5) + b] / 127.0f;
+            xs[workgroup * (m * 5) + (r * 5) + b] = value;
+        }
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            float value = (0.0f < amax[workgroup * (5) + b]) ? (127.0f / amax[workgroup * (5) + b]) : 0.0f;
+            inverse[workgroup * (5) + b] = value;
+        }
+        for (int b = 0; b < 5; ++b) {
             threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             for (int e = invocation; e < 32; e += INVOCATIONS) {
                 int t = e;
-                char value = char(int(rint(line[workgroup * (160) + (b * 32) + t] * inverse[0])));
+                char value = char(int(rint(ffn_gate_up_6[(r * 160) + ((b * 32) + t)] * inverse[workgroup * (5) + b])));
                 xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
             }
+        }
+        for (int b = 0; b < 5; ++b) {
             threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
@@ -149,10 +151,12 @@ kernel void ffn_down(
                 int value = (((partial_2[0] + partial_2[8]) + (partial_2[4] + partial_2[12])) + ((partial_2[2] + partial_2[10]) + (partial_2[6] + partial_2[14]))) + (((partial_2[1] + partial_2[9]) + (partial_2[5] + partial_2[13])) + ((partial_2[3] + partial_2[11]) + (partial_2[7] + partial_2[15])));
                 xi[workgroup * (m * 5) + (r * 5) + b] = value;
             }
-            if (invocation == 0) {
-                float value = xs[workgroup * (m * 5) + (r * 5) + b] * float(xi[workgroup * (m * 5) + (r * 5) + b]);
-                xm[workgroup * (m * 5) + (r * 5) + b] = value;
-            }
+        }
+        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            float value = xs[workgroup * (m * 5) + (r * 5) + b] * float(xi[workgroup * (m * 5) + (r * 5) + b]);
+            xm[workgroup * (m * 5) + (r * 5) + b] = value;
         }
     }
     for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
@@ -164,33 +168,93 @@ kernel void ffn_down(
                 acc0[(i * 16) + j] = value;
             }
             for (int few = 0; few < min(4 / min(m - (row_tile * 8), 8), 1); ++few) {
-                for (int chunk = 0; chunk < 2; ++chunk) {
-                    for (int e = invocation; e < (min(5 - (chunk * 4), 4)) * (min(m - (row_tile * 8), 8)) * 8; e += INVOCATIONS) {
+                for (int chunk = 0; chunk < 1; ++chunk) {
+                    for (int e = invocation; e < 5 * (min(m - (row_tile * 8), 8)) * 8; e += INVOCATIONS) {
                         int q = e % 8;
                         int i = e / 8 % (min(m - (row_tile * 8), 8));
                         int u = e / 8 / (min(m - (row_tile * 8), 8));
-                        int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + ((((chunk * 4) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 3)]) << 24);
-                        x_words[(((u * 8) + i) * 8) + q] = value;
+                        int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)]) << 24);
+                        x_words[(((u * 4) + i) * 8) + q] = value;
                     }
                     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-                    for (int e = invocation; e < (min(5 - (chunk * 4), 4)) * (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
-                        int j = e % 16;
-                        int i = e / 16 % (min(m - (row_tile * 8), 8));
-                        int u = e / 16 / (min(m - (row_tile * 8), 8));
-                        int total = 0;
-                        for (int q = 0; q < 8; ++q) {
-                            total = total + dot4_ir(x_words[(((u * 8) + i) * 8) + (((u % 1) * 8) + q)], (int(uint(*(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + ((((((u % 1) * 8) + q) % 4) * 64) + (j * 4))))) >> uint(int(((((u % 1) * 8) + q) / 4) * 4)))) & 252645135);
-                        }
-                        lane_dots[(((u * 8) + i) * 16) + j] = total;
-                    }
-                    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-                    for (int u = 0; u < min(5 - (chunk * 4), 4); ++u) {
-                        for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                    if (min(m - (row_tile * 8), 8) <= 1) {
+                        for (int first = 0; first < 5 * 16; first += 32) {
+                            int at = first + int(simdgroup_number) * 16 + int(lane_number) % 16;
+                            int e = min(at, 5 * 16 - 1);
                             int j = e % 16;
-                            int i = e / 16;
-                            float value = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)], fma_ir(float(lane_dots[(((u * 8) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 4) + u) * 320)) + (((u % 1) * 32) + 256)) + (j * 2))))), acc0[(i * 16) + j]));
-                            acc0[(i * 16) + j] = value;
+                            int v = e / 16;
+                            int sum_0 = 0;
+                            for (int q = int(lane_number) / 16; q < 4; q += 2) {
+                                int codes = *(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))));
+                                int low = codes & 252645135;
+                                int high = (int(uint(codes) >> uint(4))) & 252645135;
+                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 4) * 8) + q], low) + dot4_ir(x_words[((v * 4) * 8) + (q + 4)], high));
+                            }
+                            sum_0 = sum_0 + simd_shuffle_xor(sum_0, ushort(16));
+                            if (at < 5 * 16 && int(lane_number) < 16) {
+                                lane_dots[((v * 4) * 16) + j] = sum_0;
+                            }
                         }
+                    }
+                    else if (min(m - (row_tile * 8), 8) <= 2) {
+                        for (int first = 0; first < 5 * 16; first += 32) {
+                            int at = first + int(simdgroup_number) * 16 + int(lane_number) % 16;
+                            int e = min(at, 5 * 16 - 1);
+                            int j = e % 16;
+                            int v = e / 16;
+                            int sum_0 = 0, sum_1 = 0;
+                            for (int q = int(lane_number) / 16; q < 4; q += 2) {
+                                int codes = *(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))));
+                                int low = codes & 252645135;
+                                int high = (int(uint(codes) >> uint(4))) & 252645135;
+                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 4) * 8) + q], low) + dot4_ir(x_words[((v * 4) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dot4_ir(x_words[(((v * 4) + 1) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + 1) * 8) + (q + 4)], high));
+                            }
+                            sum_0 = sum_0 + simd_shuffle_xor(sum_0, ushort(16));
+                            sum_1 = sum_1 + simd_shuffle_xor(sum_1, ushort(16));
+                            if (at < 5 * 16 && int(lane_number) < 16) {
+                                lane_dots[((v * 4) * 16) + j] = sum_0;
+                                lane_dots[(((v * 4) + 1) * 16) + j] = sum_1;
+                            }
+                        }
+                    }
+                    else {
+                        for (int first = 0; first < 5 * 16; first += 32) {
+                            int at = first + int(simdgroup_number) * 16 + int(lane_number) % 16;
+                            int e = min(at, 5 * 16 - 1);
+                            int j = e % 16;
+                            int v = e / 16;
+                            int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
+                            for (int q = int(lane_number) / 16; q < 4; q += 2) {
+                                int codes = *(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))));
+                                int low = codes & 252645135;
+                                int high = (int(uint(codes) >> uint(4))) & 252645135;
+                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 4) * 8) + q], low) + dot4_ir(x_words[((v * 4) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dot4_ir(x_words[(((v * 4) + 1) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + 1) * 8) + (q + 4)], high));
+                                sum_2 = sum_2 + (dot4_ir(x_words[(((v * 4) + 2) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + 2) * 8) + (q + 4)], high));
+                                sum_3 = sum_3 + (dot4_ir(x_words[(((v * 4) + min(3, min(m - (row_tile * 8), 8) - 1)) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + min(3, min(m - (row_tile * 8), 8) - 1)) * 8) + (q + 4)], high));
+                            }
+                            sum_0 = sum_0 + simd_shuffle_xor(sum_0, ushort(16));
+                            sum_1 = sum_1 + simd_shuffle_xor(sum_1, ushort(16));
+                            sum_2 = sum_2 + simd_shuffle_xor(sum_2, ushort(16));
+                            sum_3 = sum_3 + simd_shuffle_xor(sum_3, ushort(16));
+                            if (at < 5 * 16 && int(lane_number) < 16) {
+                                lane_dots[((v * 4) * 16) + j] = sum_0;
+                                lane_dots[(((v * 4) + 1) * 16) + j] = sum_1;
+                                lane_dots[(((v * 4) + 2) * 16) + j] = sum_2;
+                                if (3 < min(m - (row_tile * 8), 8)) lane_dots[(((v * 4) + 3) * 16) + j] = sum_3;
+                            }
+                        }
+                    }
+                    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+                    for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                        int j = e % 16;
+                        int i = e / 16;
+                        float sum = acc0[(i * 16) + j];
+                        for (int v = 0; v < 5; ++v) {
+                            sum = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 4) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 5) + v)] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2))))), sum));
+                        }
+                        acc0[(i * 16) + j] = sum;
                     }
                 }
             }

@@ -1,5 +1,5 @@
 // ffn_down for SYCL, sycl:bmg, i8*i8->i32 8x16x32, 4 subgroups of 16.
-// sha256 of what follows: 749978bc2ddc5e53
+// sha256 of what follows: 1cfa1aad1267ef7e
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -177,7 +177,7 @@ void matrix_mad(Matrix<U, T, M, N, O>& acc, A& a, B& b) {
 extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::nd_range_kernel<1>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::sub_group_size<16>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::work_group_size<64>)
-void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* ffn_gate_up_6, float* ffn_down_7, int8_t* xq, float* xs, int* xi, float* xm, float* line, int m, int length, int slots, int tiles, int weight_bytes, int vector_elements) {
+void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* ffn_gate_up_6, float* ffn_down_7, int8_t* xq, float* xs, int* xi, float* xm, float* amax, float* inverse, int m, int length, int slots, int tiles, int weight_bytes, int vector_elements) {
     const auto item = syclex::this_work_item::get_nd_item<1>();
     PER_LANE int invocation = int(item.get_local_linear_id());
     PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());
@@ -186,46 +186,46 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
     syclexp::work_group_static<int8_t[256]> x_tile;
     syclexp::work_group_static<int8_t[512]> w_tile;
     syclexp::work_group_static<int[128]> dots;
-    syclexp::work_group_static<float[1]> amax;
-    syclexp::work_group_static<float[1]> inverse;
     syclexp::work_group_static<float[16]> partial;
     syclexp::work_group_static<int[16]> partial_2;
     syclexp::work_group_static<float[128]> acc0;
     for (int r = 0; r < m; ++r) {
-        for (int e = invocation; e < 160; e += INVOCATIONS) {
-            int c = e;
-            float value = ffn_gate_up_6[(r * 160) + c];
-            line[workgroup * (160) + c] = value;
-        }
-        sycl::group_barrier(item.get_group());
         for (int b = 0; b < 5; ++b) {
+            sycl::group_barrier(item.get_group());
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);
                 for (int step = 0; step < (47 - lane_2) / 16; ++step) {
-                    total = max_ir(total, sycl::fabs(line[workgroup * (160) + (b * 32) + ((step * 16) + lane_2)]));
+                    total = max_ir(total, sycl::fabs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step * 16) + lane_2))]));
                 }
                 partial[lane_2] = total;
             }
             sycl::group_barrier(item.get_group());
             if (invocation == 0) {
                 float value = max_ir(max_ir(max_ir(max_ir(partial[0], partial[8]), max_ir(partial[4], partial[12])), max_ir(max_ir(partial[2], partial[10]), max_ir(partial[6], partial[14]))), max_ir(max_ir(max_ir(partial[1], partial[9]), max_ir(partial[5], partial[13])), max_ir(max_ir(partial[3], partial[11]), max_ir(partial[7], partial[15]))));
-                amax[0] = value;
+                amax[workgroup * (5) + b] = value;
             }
-            if (invocation == 0) {
-                float value = amax[0] / 127.0f;
-                xs[workgroup * (m * 5) + (r * 5) + b] = value;
-            }
-            if (invocation == 0) {
-                float value = (0.0f < amax[0]) ? (127.0f / amax[0]) : 0.0f;
-                inverse[0] = value;
-            }
+        }
+        sycl::group_barrier(item.get_group());
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            float value = amax[workgroup * (5) + b] / 127.0f;
+            xs[workgroup * (m * 5) + (r * 5) + b] = value;
+        }
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            float value = (0.0f < amax[workgroup * (5) + b]) ? (127.0f / amax[workgroup * (5) + b]) : 0.0f;
+            inverse[workgroup * (5) + b] = value;
+        }
+        for (int b = 0; b < 5; ++b) {
             sycl::group_barrier(item.get_group());
             for (int e = invocation; e < 32; e += INVOCATIONS) {
                 int t = e;
-                int8_t value = int8_t(int(sycl::rint(line[workgroup * (160) + (b * 32) + t] * inverse[0])));
+                int8_t value = int8_t(int(sycl::rint(ffn_gate_up_6[(r * 160) + ((b * 32) + t)] * inverse[workgroup * (5) + b])));
                 xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
             }
+        }
+        for (int b = 0; b < 5; ++b) {
             sycl::group_barrier(item.get_group());
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
@@ -240,10 +240,12 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                 int value = (((partial_2[0] + partial_2[8]) + (partial_2[4] + partial_2[12])) + ((partial_2[2] + partial_2[10]) + (partial_2[6] + partial_2[14]))) + (((partial_2[1] + partial_2[9]) + (partial_2[5] + partial_2[13])) + ((partial_2[3] + partial_2[11]) + (partial_2[7] + partial_2[15])));
                 xi[workgroup * (m * 5) + (r * 5) + b] = value;
             }
-            if (invocation == 0) {
-                float value = xs[workgroup * (m * 5) + (r * 5) + b] * float(xi[workgroup * (m * 5) + (r * 5) + b]);
-                xm[workgroup * (m * 5) + (r * 5) + b] = value;
-            }
+        }
+        sycl::group_barrier(item.get_group());
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            float value = xs[workgroup * (m * 5) + (r * 5) + b] * float(xi[workgroup * (m * 5) + (r * 5) + b]);
+            xm[workgroup * (m * 5) + (r * 5) + b] = value;
         }
     }
     for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {

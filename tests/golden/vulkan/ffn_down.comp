@@ -1,6 +1,6 @@
 #version 450
 // ffn_down for Vulkan, i8*i8->i32 16x16x16, 2 subgroups of 32.
-// sha256 of what follows: 467741106b1d0eb7
+// sha256 of what follows: 2c6e2dd4fcb3c497
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -8,6 +8,7 @@
 #extension GL_EXT_shader_8bit_storage : require
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_integer_dot_product : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 
 layout(local_size_x = 64) in;
 const int INVOCATIONS = 64;
@@ -24,16 +25,15 @@ layout(set = 0, binding = 4, std430) buffer xq_block { int8_t xq[]; };
 layout(set = 0, binding = 5, std430) buffer xs_block { float xs[]; };
 layout(set = 0, binding = 6, std430) buffer xi_block { int xi[]; };
 layout(set = 0, binding = 7, std430) buffer xm_block { float xm[]; };
-layout(set = 0, binding = 8, std430) buffer line_block { float line[]; };
-layout(set = 0, binding = 9, std140) uniform Sizes { layout(offset = 0) int m; layout(offset = 4) int length_2; layout(offset = 8) int slots; layout(offset = 12) int tiles; layout(offset = 16) int weight_bytes; layout(offset = 20) int vector_elements; };
+layout(set = 0, binding = 8, std430) buffer amax_block { float amax[]; };
+layout(set = 0, binding = 9, std430) buffer inverse_block { float inverse[]; };
+layout(set = 0, binding = 10, std140) uniform Sizes { layout(offset = 0) int m; layout(offset = 4) int length_2; layout(offset = 8) int slots; layout(offset = 12) int tiles; layout(offset = 16) int weight_bytes; layout(offset = 20) int vector_elements; };
 layout(push_constant) uniform Pushed { int layer; };
 shared int8_t x_tile[512];
 shared int8_t w_tile[512];
 shared int dots[256];
 shared int x_words[512];
 shared int lane_dots[1024];
-shared float amax[1];
-shared float inverse[1];
 shared float partial[16];
 shared int partial_2[16];
 shared float acc0[128];
@@ -85,40 +85,42 @@ void main() {
     const int workgroup = int(gl_WorkGroupID.x);
     const int workgroups = int(gl_NumWorkGroups.x);
     for (int r = 0; r < m; ++r) {
-        for (int e = invocation; e < 160; e += INVOCATIONS) {
-            int c = e;
-            precise float value = ffn_gate_up_6[(r * 160) + c];
-            line[workgroup * (160) + c] = value;
-        }
-        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
         for (int b = 0; b < 5; ++b) {
+            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 precise float total = uintBitsToFloat(0xff800000u);
                 for (int step_2 = 0; step_2 < (47 - lane_2) / 16; ++step_2) {
-                    total = max(total, abs(line[workgroup * (160) + (b * 32) + ((step_2 * 16) + lane_2)]));
+                    total = max(total, abs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step_2 * 16) + lane_2))]));
                 }
                 partial[lane_2] = total;
             }
             controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
             if (invocation == 0) {
                 precise float value = max(max(max(max(partial[0], partial[8]), max(partial[4], partial[12])), max(max(partial[2], partial[10]), max(partial[6], partial[14]))), max(max(max(partial[1], partial[9]), max(partial[5], partial[13])), max(max(partial[3], partial[11]), max(partial[7], partial[15]))));
-                amax[0] = value;
+                amax[workgroup * (5) + b] = value;
             }
-            if (invocation == 0) {
-                precise float value = amax[0] / 127.0;
-                xs[workgroup * (m * 5) + (r * 5) + b] = value;
-            }
-            if (invocation == 0) {
-                precise float value = (0.0 < amax[0]) ? (127.0 / amax[0]) : 0.0;
-                inverse[0] = value;
-            }
+        }
+        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            precise float value = amax[workgroup * (5) + b] / 127.0;
+            xs[workgroup * (m * 5) + (r * 5) + b] = value;
+        }
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            precise float value = (0.0 < amax[workgroup * (5) + b]) ? (127.0 / amax[workgroup * (5) + b]) : 0.0;
+            inverse[workgroup * (5) + b] = value;
+        }
+        for (int b = 0; b < 5; ++b) {
             controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
             for (int e = invocation; e < 32; e += INVOCATIONS) {
                 int t = e;
-                precise int8_t value = int8_t(int(roundEven(line[workgroup * (160) + (b * 32) + t] * inverse[0])));
+                precise int8_t value = int8_t(int(roundEven(ffn_gate_up_6[(r * 160) + ((b * 32) + t)] * inverse[workgroup * (5) + b])));
                 xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
             }
+        }
+        for (int b = 0; b < 5; ++b) {
             controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
@@ -133,10 +135,12 @@ void main() {
                 precise int value = (((partial_2[0] + partial_2[8]) + (partial_2[4] + partial_2[12])) + ((partial_2[2] + partial_2[10]) + (partial_2[6] + partial_2[14]))) + (((partial_2[1] + partial_2[9]) + (partial_2[5] + partial_2[13])) + ((partial_2[3] + partial_2[11]) + (partial_2[7] + partial_2[15])));
                 xi[workgroup * (m * 5) + (r * 5) + b] = value;
             }
-            if (invocation == 0) {
-                precise float value = xs[workgroup * (m * 5) + (r * 5) + b] * float(xi[workgroup * (m * 5) + (r * 5) + b]);
-                xm[workgroup * (m * 5) + (r * 5) + b] = value;
-            }
+        }
+        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            precise float value = xs[workgroup * (m * 5) + (r * 5) + b] * float(xi[workgroup * (m * 5) + (r * 5) + b]);
+            xm[workgroup * (m * 5) + (r * 5) + b] = value;
         }
     }
     for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
@@ -148,33 +152,93 @@ void main() {
                 acc0[(i * 16) + j] = value;
             }
             for (int few = 0; few < min(4 / min(m - (row_tile * 8), 8), 1); ++few) {
-                for (int chunk = 0; chunk < 2; ++chunk) {
-                    for (int e = invocation; e < (min(5 - (chunk * 4), 4)) * (min(m - (row_tile * 8), 8)) * 8; e += INVOCATIONS) {
+                for (int chunk = 0; chunk < 1; ++chunk) {
+                    for (int e = invocation; e < 5 * (min(m - (row_tile * 8), 8)) * 8; e += INVOCATIONS) {
                         int q = e % 8;
                         int i = e / 8 % (min(m - (row_tile * 8), 8));
                         int u = e / 8 / (min(m - (row_tile * 8), 8));
-                        precise int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + ((((chunk * 4) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 4) + u) * 32) + (q * 4)) + 3)]) << 24);
-                        x_words[(((u * 16) + i) * 8) + q] = value;
+                        precise int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)]) << 24);
+                        x_words[(((u * 4) + i) * 8) + q] = value;
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                    for (int e = invocation; e < (min(5 - (chunk * 4), 4)) * (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
-                        int j = e % 16;
-                        int i = e / 16 % (min(m - (row_tile * 8), 8));
-                        int u = e / 16 / (min(m - (row_tile * 8), 8));
-                        precise int total = 0;
-                        for (int q = 0; q < 8; ++q) {
-                            total = total + dotPacked4x8EXT(x_words[(((u * 16) + i) * 8) + (((u % 1) * 8) + q)], (int(uint(int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + ((((((u % 1) * 8) + q) % 4) * 64) + (j * 4))) / 4])) >> uint(int(((((u % 1) * 8) + q) / 4) * 4)))) & 252645135);
-                        }
-                        lane_dots[(((u * 16) + i) * 16) + j] = total;
-                    }
-                    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                    for (int u = 0; u < min(5 - (chunk * 4), 4); ++u) {
-                        for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                    if (min(m - (row_tile * 8), 8) <= 1) {
+                        for (int first = 0; first < 5 * 16; first += 32) {
+                            int at = first + int(gl_SubgroupID) * 16 + int(gl_SubgroupInvocationID) % 16;
+                            int e = min(at, 5 * 16 - 1);
                             int j = e % 16;
-                            int i = e / 16;
-                            precise float value = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)], fma_ir(float(lane_dots[(((u * 16) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 4) + u)] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 4) + u) * 320)) + (((u % 1) * 32) + 256)) + (j * 2)) / 2])), acc0[(i * 16) + j]));
-                            acc0[(i * 16) + j] = value;
+                            int v = e / 16;
+                            precise int sum_0 = 0;
+                            for (int q = int(gl_SubgroupInvocationID) / 16; q < 4; q += 2) {
+                                int codes = int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))) / 4]);
+                                int low = codes & 252645135;
+                                int high = (int(uint(codes) >> uint(4))) & 252645135;
+                                sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 4) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 4) * 8) + (q + 4)], high));
+                            }
+                            sum_0 = sum_0 + subgroupShuffleXor(sum_0, 16u);
+                            if (at < 5 * 16 && int(gl_SubgroupInvocationID) < 16) {
+                                lane_dots[((v * 4) * 16) + j] = sum_0;
+                            }
                         }
+                    }
+                    else if (min(m - (row_tile * 8), 8) <= 2) {
+                        for (int first = 0; first < 5 * 16; first += 32) {
+                            int at = first + int(gl_SubgroupID) * 16 + int(gl_SubgroupInvocationID) % 16;
+                            int e = min(at, 5 * 16 - 1);
+                            int j = e % 16;
+                            int v = e / 16;
+                            precise int sum_0 = 0, sum_1 = 0;
+                            for (int q = int(gl_SubgroupInvocationID) / 16; q < 4; q += 2) {
+                                int codes = int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))) / 4]);
+                                int low = codes & 252645135;
+                                int high = (int(uint(codes) >> uint(4))) & 252645135;
+                                sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 4) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 4) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dotPacked4x8EXT(x_words[(((v * 4) + 1) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 4) + 1) * 8) + (q + 4)], high));
+                            }
+                            sum_0 = sum_0 + subgroupShuffleXor(sum_0, 16u);
+                            sum_1 = sum_1 + subgroupShuffleXor(sum_1, 16u);
+                            if (at < 5 * 16 && int(gl_SubgroupInvocationID) < 16) {
+                                lane_dots[((v * 4) * 16) + j] = sum_0;
+                                lane_dots[(((v * 4) + 1) * 16) + j] = sum_1;
+                            }
+                        }
+                    }
+                    else {
+                        for (int first = 0; first < 5 * 16; first += 32) {
+                            int at = first + int(gl_SubgroupID) * 16 + int(gl_SubgroupInvocationID) % 16;
+                            int e = min(at, 5 * 16 - 1);
+                            int j = e % 16;
+                            int v = e / 16;
+                            precise int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
+                            for (int q = int(gl_SubgroupInvocationID) / 16; q < 4; q += 2) {
+                                int codes = int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))) / 4]);
+                                int low = codes & 252645135;
+                                int high = (int(uint(codes) >> uint(4))) & 252645135;
+                                sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 4) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 4) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dotPacked4x8EXT(x_words[(((v * 4) + 1) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 4) + 1) * 8) + (q + 4)], high));
+                                sum_2 = sum_2 + (dotPacked4x8EXT(x_words[(((v * 4) + 2) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 4) + 2) * 8) + (q + 4)], high));
+                                sum_3 = sum_3 + (dotPacked4x8EXT(x_words[(((v * 4) + min(3, min(m - (row_tile * 8), 8) - 1)) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 4) + min(3, min(m - (row_tile * 8), 8) - 1)) * 8) + (q + 4)], high));
+                            }
+                            sum_0 = sum_0 + subgroupShuffleXor(sum_0, 16u);
+                            sum_1 = sum_1 + subgroupShuffleXor(sum_1, 16u);
+                            sum_2 = sum_2 + subgroupShuffleXor(sum_2, 16u);
+                            sum_3 = sum_3 + subgroupShuffleXor(sum_3, 16u);
+                            if (at < 5 * 16 && int(gl_SubgroupInvocationID) < 16) {
+                                lane_dots[((v * 4) * 16) + j] = sum_0;
+                                lane_dots[(((v * 4) + 1) * 16) + j] = sum_1;
+                                lane_dots[(((v * 4) + 2) * 16) + j] = sum_2;
+                                if (3 < min(m - (row_tile * 8), 8)) lane_dots[(((v * 4) + 3) * 16) + j] = sum_3;
+                            }
+                        }
+                    }
+                    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+                    for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                        int j = e % 16;
+                        int i = e / 16;
+                        precise float sum = acc0[(i * 16) + j];
+                        for (int v = 0; v < 5; ++v) {
+                            sum = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 4) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 5) + v)] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2)) / 2])), sum));
+                        }
+                        acc0[(i * 16) + j] = sum;
                     }
                 }
             }
