@@ -30,7 +30,7 @@ def weight_types(weights: Mapping[str, Weight]) -> dict[str, TensorType]:
 
 def plain(fmt: Format) -> DType | Format:
     """The element type of a plain format (f32, f16, bf16); a block format itself."""
-    return fmt if fmt.quantized else DTYPES[fmt.name]
+    return DTYPES[fmt.name] if fmt.plain else fmt
 
 
 def build_llama(

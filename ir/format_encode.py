@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from speccc.ir.minifloat import MINIFLOATS
-from speccc.ir.types import E8M0_HALF, UE4M3_HALF
+from speccc.ir.types import E4M3, E8M0_HALF, UE4M3_HALF
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -127,6 +127,24 @@ def _nvfp4(x: Floats) -> Bytes:
 
 _UE4M3 = 2 * MINIFLOATS[UE4M3_HALF].decode(np.arange(127, dtype=np.uint8))
 
+
+def _fp8(x: Floats) -> Bytes:
+    return MINIFLOATS[E4M3].nearest(x)
+
+
+ROW_TOPS: dict[str, float] = {"fp8": 448.0, "nvfp4_rows": 448.0 * 6}
+"""The largest element that a format with a factor a row can hold where the factor is 1."""
+
+
+def row_factors(x: Floats, name: str) -> Floats:
+    """f32 [n, 1]: what each row is divided by; 1 for zeros. ValueError for NaN or infinity."""
+    largest = np.abs(x).max(axis=1, keepdims=True)
+    if not np.isfinite(largest).all():
+        raise ValueError(f"{name}: a block holds NaN or infinity")
+    factors = largest / np.float32(ROW_TOPS[name])
+    return np.where(factors > 0, factors, np.float32(1))
+
+
 ENCODERS: dict[str, Callable[[Floats], Bytes]] = {
     "f32": _f32,
     "f16": _f16,
@@ -136,4 +154,6 @@ ENCODERS: dict[str, Callable[[Floats], Bytes]] = {
     "q8_0": _q8_0,
     "mxfp4": _mxfp4,
     "nvfp4": _nvfp4,
+    "nvfp4_rows": _nvfp4,
+    "fp8": _fp8,
 }

@@ -2,21 +2,22 @@
 
 A block of `block` consecutive elements of a row takes `nbytes` bytes made of named fields. A
 quantised element is `integer * scale (+ minimum)`, computed in f32 in that order, where a code
-stands for the integer `code - zero_point` or for one of `levels`; a plain one is a field itself.
+stands for the integer `code - zero_point` or for one of `levels`; another one is a field itself.
+A format may keep a factor of a whole row, an f32 behind the row's blocks.
 Layouts are those of GGUF (ggml-quants, gguf-py `quants.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import UnsupportedError
-from speccc.ir.format_encode import ENCODERS
+from speccc.ir.format_encode import ENCODERS, ROW_TOPS, row_factors
 from speccc.ir.format_expr import (
     Bin,
     Blocks,
@@ -29,7 +30,7 @@ from speccc.ir.format_expr import (
     ToF32,
     evaluate,
 )
-from speccc.ir.types import BF16, E8M0_HALF, F16, F32, U8, UE4M3_HALF, DType, Kind
+from speccc.ir.types import BF16, E4M3, E8M0_HALF, F16, F32, U8, UE4M3_HALF, DType, Kind
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -45,7 +46,8 @@ class Format:
     `value` is the scalar expression of one element. Quantised formats also name their parts:
     `code` (unsigned, at most 8 bits), `zero_point` or `levels`, `scale` and `minimum`, the latter
     two constant over each `group` of elements and stored as `scale_type`. `levels` are a sign bit
-    over magnitudes below 16. `gguf_type` is the type's number in GGUF files.
+    over magnitudes below 16. With `row_scale` all elements of a row are times the f32 at its end.
+    `gguf_type` is the type's number in GGUF files.
     """
 
     name: str
@@ -62,11 +64,22 @@ class Format:
     group: int = 1
     scale_type: DType = F16
     levels: tuple[int, ...] = ()
+    row_scale: bool = False
 
     @property
     def quantized(self) -> bool:
         """Whether elements are codes with a scale."""
         return self.code is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether a row is its elements, each a float by itself."""
+        return self.code is None and not self.row_scale
+
+    @property
+    def tail(self) -> int:
+        """Bytes behind the blocks of a row."""
+        return F32.nbytes if self.row_scale else 0
 
     @property
     def has_min(self) -> bool:
@@ -77,7 +90,7 @@ class Format:
         """Bytes of a row of k elements; ValueError when k is not a multiple of the block."""
         if k % self.block:
             raise ValueError(f"{self.name}: rows of {k} are not a multiple of {self.block}")
-        return k // self.block * self.nbytes
+        return k // self.block * self.nbytes + self.tail
 
     def size(self, shape: tuple[int, ...]) -> int:
         """Bytes of a tensor; blocks run along the last axis."""
@@ -90,7 +103,9 @@ class Format:
         with np.errstate(invalid="ignore", over="ignore"):
             for part in self._parts(len(blocks)):
                 out[part] = evaluate(self.value, self._view(blocks[part]))
-        return out.reshape(shape)
+        factors = self.row_factors(raw, shape)
+        rows = out.reshape(-1, shape[-1])
+        return (rows if factors is None else rows * factors[:, None]).reshape(shape)
 
     def encode(self, x: npt.ArrayLike) -> Bytes:
         """Raw bytes u8 [..., row bytes] of an f32 array, rounded as gguf-py does.
@@ -99,14 +114,31 @@ class Format:
         hold (NaN, infinity, a scale beyond f16).
         """
         values = np.ascontiguousarray(x, dtype=np.float32)
-        width = self.row_bytes(values.shape[-1])
-        packed = ENCODERS[self.name](values.reshape(-1, self.block))
-        return packed.reshape(*values.shape[:-1], width)
+        width, rows = self.row_bytes(values.shape[-1]), values.reshape(-1, values.shape[-1])
+        if not self.row_scale:
+            packed = ENCODERS[self.name](rows.reshape(-1, self.block))
+            return packed.reshape(*values.shape[:-1], width)
+        factors, top = row_factors(rows, self.name), np.float32(ROW_TOPS[self.name])
+        packed = ENCODERS[self.name](np.clip(rows / factors, -top, top).reshape(-1, self.block))
+        return self.with_factors(packed, factors).reshape(*values.shape[:-1], width)
+
+    def with_factors(self, packed: Bytes, factors: npt.ArrayLike) -> Bytes:
+        """Rows of blocks without their factors, and the factors f32 [n] -> bytes [n, row bytes]."""
+        tails = np.ascontiguousarray(factors, "<f4").reshape(-1, 1).view(np.uint8)
+        return np.concatenate([packed.reshape(len(tails), -1), tails], axis=1)
+
+    def row_factors(self, raw: Bytes, shape: tuple[int, ...]) -> Floats | None:
+        """The factor f32 [n] of each row; None where rows have none."""
+        if not self.row_scale:
+            return None
+        rows = raw.reshape(prod(shape[:-1]), -1)
+        return np.ascontiguousarray(rows[:, -self.tail :]).view("<f4")[:, 0]
 
     def codes(self, raw: Bytes, shape: tuple[int, ...]) -> tuple[Bytes, Floats, Floats | None]:
         """Codes u8 [n, k], scale f32 [n, k/group] and minimum f32 [n, k/group] (or None).
 
-        The element is `integers(code) * scale (+ minimum)`. ValueError for plain formats.
+        The element is `integers(code) * scale (+ minimum)`, times its row's factor. ValueError
+        for formats without codes.
         """
         if self.code is None or self.scale is None:
             raise ValueError(f"{self.name} has no codes")
@@ -128,8 +160,11 @@ class Format:
         return codes.astype(np.int32) - np.int32(self.zero_point)
 
     def finite(self, raw: Bytes, shape: tuple[int, ...]) -> bool:
-        """Whether every scale, minimum or plain value is finite (one quick scan)."""
+        """Whether every scale, minimum, factor or float is finite (one quick scan)."""
         blocks = self._blocks(raw, shape)
+        factors = self.row_factors(raw, shape)
+        if factors is not None and not np.isfinite(factors).all():
+            return False
         floats = [f.name for f in self.fields if f.dtype.kind is Kind.FLOAT]
         return all(
             bool(np.isfinite(self._view(blocks[part]).field(name)).all())
@@ -153,7 +188,9 @@ class Format:
             raise ValueError(
                 f"{self.name}{list(shape)} takes {self.size(shape)} bytes, not {flat.nbytes}"
             )
-        return flat.reshape(-1, self.nbytes)
+        rows = flat.reshape(-1, self.row_bytes(shape[-1]))
+        blocks = rows[:, : rows.shape[1] - self.tail]
+        return np.ascontiguousarray(blocks).reshape(-1, self.nbytes)
 
     def _view(self, blocks: Bytes) -> Blocks:
         return Blocks(blocks, self.fields, self.block)
@@ -162,7 +199,7 @@ class Format:
         return self.name
 
 
-def plain(name: str, field: Field, gguf_type: int) -> Format:
+def plain(name: str, field: Field, gguf_type: int | None = None) -> Format:
     """A format whose element is one float field."""
     return Format(name, 1, field.nbytes, (field,), Read(field.name), gguf_type)
 
@@ -274,17 +311,22 @@ NVFP4 = affine(
     group=16,
     gguf_type=40,
 )
+# Bytes of e4m3 as files have them, before they are joined with their factor.
+E4M3_ = plain("e4m3", Field("x", 0, E4M3))
+# A factor for a whole tensor, as files of NVFP4 and FP8 have it, is one that all rows share.
+NVFP4_ROWS = replace(NVFP4, name="nvfp4_rows", row_scale=True, gguf_type=None)
+FP8 = replace(E4M3_, name="fp8", row_scale=True)
 
 FORMATS: dict[str, Format] = {
-    f.name: f for f in (F32_, F16_, BF16_, Q4_0, Q4_1, Q8_0, MXFP4, NVFP4)
+    f.name: f for f in (F32_, F16_, BF16_, Q4_0, Q4_1, Q8_0, MXFP4, NVFP4, NVFP4_ROWS, FP8)
 }
-_BY_GGUF = {f.gguf_type: f for f in FORMATS.values()}
+BY_GGUF: dict[int, Format] = {f.gguf_type: f for f in FORMATS.values() if f.gguf_type is not None}
 
 
 def by_gguf_type(number: int) -> Format:
     """The format of a GGUF tensor type; UnsupportedError when speccc has no row for it."""
-    found = _BY_GGUF.get(number)
+    found = BY_GGUF.get(number)
     if found is None:
-        names = ", ".join(FORMATS)
+        names = ", ".join(f.name for f in BY_GGUF.values())
         raise UnsupportedError(f"tensor type {number} is not supported; convert to one of {names}")
     return found

@@ -220,7 +220,9 @@ def _matmul(op: ops.Matmul, f: Frame, x: Floats, *weights: Tensor) -> tuple[Tens
     for w in weights:
         if f.interp.activation == "int8" and not isinstance(w, np.ndarray) and w.format.quantized:
             codes, scale, minimum = w.format.codes(w.raw, w.shape)
-            outs.append(matmul_int8(x, w.format.integers(codes), scale, minimum))
+            factors = w.format.row_factors(w.raw, w.shape)
+            out = matmul_int8(x, w.format.integers(codes), scale, minimum)
+            outs.append(out if factors is None else out * factors)
         else:
             outs.append(x @ f.interp.floats(w).T)
     return tuple(outs)

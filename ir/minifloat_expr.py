@@ -3,6 +3,8 @@ subnormals meets them on the way to a normal f32."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from speccc.ir import expr as ex
 from speccc.ir.expr import Apply, Expr, Fn
 from speccc.ir.minifloat import Minifloat
@@ -12,7 +14,10 @@ F32_BIAS, F32_MANTISSA = 127, 23
 
 
 def minifloat_value(f: Minifloat, code: Expr) -> Expr:
-    """The f32 value of an i32 code below `f.nan`."""
+    """The f32 value of an i32 code that is not NaN and, without a sign, below `f.nan`."""
+    if f.signed:
+        size = minifloat_value(replace(f, signed=False), ex.bit_and(code, f.nan))
+        return ex.select(ex.lt(code, f.nan + 1), size, ex.unary(Fn.NEG, size))
     if not f.mantissa:
         return _power_of_two(f, code)
     shift = F32_MANTISSA - f.mantissa

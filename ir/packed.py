@@ -4,7 +4,8 @@ A panel holds rows 16p..16p+15. For a block format it is a run of 32-wide blocks
   codes   for c in 0..: 64 bytes, byte 4 * lane + t = code of (row lane, column 4c + t);
           4-bit codes pair quad c (low nibble) with quad c + 4 (high nibble);
   scales  16 of the format's scale type for each group of columns, then 16 f16 minima if any.
-For a float format the panel is [k][16] elements. Rows past the end are zero. This is the operand
+For a float format the panel is [k][16] elements. A format with a factor for each row has 16 f32 at
+the panel's end. Rows past the end are zero. This is the operand
 order of a 4-way int8 dot product with one lane a row (AVX512-VNNI vpdpbusd, and by halves AVX2).
 """
 
@@ -20,7 +21,7 @@ from speccc.ir import expr as ex
 from speccc.ir.formats import Format
 from speccc.ir.minifloat import MINIFLOATS
 from speccc.ir.minifloat_expr import minifloat_value
-from speccc.ir.types import BF16, F16, F32, I32, DType
+from speccc.ir.types import BF16, E4M3, F16, F32, I32, DType
 
 if TYPE_CHECKING:
     from speccc.ir.tile import Buf
@@ -30,7 +31,7 @@ BLOCK = 32
 U8Array = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
-FLOATS: dict[str, DType] = {"f32": F32, "f16": F16, "bf16": BF16}
+FLOATS: dict[str, DType] = {"f32": F32, "f16": F16, "bf16": BF16, "fp8": E4M3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,13 @@ class PackedMatrix:
     def panel_bytes(self) -> int:
         """Bytes of one panel."""
         if self.is_float:
-            return self.k * PANEL * FLOATS[self.format.name].nbytes
-        return self.blocks * self.block_bytes
+            return self.k * PANEL * FLOATS[self.format.name].nbytes + self.tail_bytes
+        return self.blocks * self.block_bytes + self.tail_bytes
+
+    @property
+    def tail_bytes(self) -> int:
+        """Bytes of the rows' factors in a panel."""
+        return PANEL * self.format.tail
 
     @property
     def nbytes(self) -> int:
@@ -95,22 +101,35 @@ class PackedMatrix:
         return self.panels * self.panel_bytes
 
     def pack(self, raw: U8Array) -> U8Array:
-        """Row-major GGUF bytes of [rows, k] -> packed bytes [nbytes]."""
+        """Row-major bytes of [rows, k] in the format -> packed bytes [nbytes]."""
         shape = (self.rows, self.k)
-        if self.is_float:
-            dtype = FLOATS[self.format.name]
-            full = np.zeros((self.panels * PANEL, self.k), dtype.numpy)
-            full[: self.rows] = raw.reshape(-1).view(dtype.numpy).reshape(shape)
-            panels = full.reshape(self.panels, PANEL, self.k).transpose(0, 2, 1)
-            return np.ascontiguousarray(panels).reshape(-1).view(np.uint8)
-        codes, scale, minimum = self.format.codes(raw, shape)
+        body = self._pack_floats(raw) if self.is_float else self._pack_blocks(raw)
+        factors = self.format.row_factors(raw, shape)
+        if factors is None:
+            return body.reshape(-1)
+        full = np.ones(self.panels * PANEL, np.float32)
+        full[: self.rows] = factors
+        tails = full.reshape(self.panels, PANEL).view(np.uint8)
+        return np.concatenate([body.reshape(self.panels, -1), tails], axis=1).reshape(-1)
+
+    def _pack_floats(self, raw: U8Array) -> U8Array:
+        dtype = FLOATS[self.format.name]
+        rows = raw.reshape(self.rows, -1)
+        own = np.ascontiguousarray(rows[:, : rows.shape[1] - self.format.tail])
+        full = np.zeros((self.panels * PANEL, self.k), dtype.numpy)
+        full[: self.rows] = own.view(dtype.numpy)
+        panels = full.reshape(self.panels, PANEL, self.k).transpose(0, 2, 1)
+        return np.ascontiguousarray(panels).reshape(-1).view(np.uint8)
+
+    def _pack_blocks(self, raw: U8Array) -> U8Array:
+        codes, scale, minimum = self.format.codes(raw, (self.rows, self.k))
         out = np.zeros((self.panels, self.blocks, self.block_bytes), np.uint8)
         out[..., : self.code_bytes] = self._pack_codes(codes)
         end = self.code_bytes + self.groups * self.scale_bytes
         out[..., self.code_bytes : end] = self._pack_column(scale, self.format.scale_type)
         if minimum is not None:
             out[..., end:] = self._pack_column(minimum, F16)
-        return out.reshape(-1)
+        return out
 
     def _pack_codes(self, codes: U8Array) -> U8Array:
         levels = self.format.levels
@@ -136,7 +155,8 @@ class PackedMatrix:
 
     def unpack_panel(self, panel: U8Array) -> tuple[U8Array, Floats, Floats | None]:
         """Codes [16, blocks, 32], scales [16, blocks, groups], minima [16, blocks] of a panel."""
-        blocks = panel.reshape(self.blocks, self.block_bytes)
+        own = panel[: self.panel_bytes - self.tail_bytes]
+        blocks = own.reshape(self.blocks, self.block_bytes)
         flat = blocks[:, : self.code_bytes].reshape(self.blocks, -1, PANEL, 4)
         if self.bits == 4:
             flat = np.concatenate([flat & 15, flat >> 4], axis=1)
@@ -150,6 +170,19 @@ class PackedMatrix:
     def element(self, blob: Buf, offset: ex.Expr, row: ex.Expr, k: ex.Expr) -> ex.Expr:
         """The f32 value of element (row, k) as an expression over the blob's bytes."""
         panel, lane = ex.idiv(row, PANEL), ex.mod(row, PANEL)
+        value = self._own_element(blob, offset, panel, lane, k)
+        if not self.format.row_scale:
+            return value
+        return ex.mul(value, self.row_factor(blob, offset, panel, lane))
+
+    def row_factor(self, blob: Buf, offset: ex.Expr, panel: ex.Expr, lane: ex.Expr) -> ex.Expr:
+        """The f32 factor of row `lane` of a panel."""
+        end = ex.add(ex.mul(panel, self.panel_bytes), self.panel_bytes - self.tail_bytes)
+        return _lane_of(blob, ex.add(offset, end), lane, F32)
+
+    def _own_element(
+        self, blob: Buf, offset: ex.Expr, panel: ex.Expr, lane: ex.Expr, k: ex.Expr
+    ) -> ex.Expr:
         base = ex.add(offset, ex.mul(panel, self.panel_bytes))
         if self.is_float:
             return self._float_element(blob, base, lane, k)

@@ -57,6 +57,7 @@ BOOL = DType("bool", 1, Kind.BOOL)
 # Floats of one byte: only in stored weights. `speccc.ir.minifloat` says what their bits mean.
 E8M0_HALF = DType("e8m0_half", 8, Kind.FLOAT)
 UE4M3_HALF = DType("ue4m3_half", 8, Kind.FLOAT)
+E4M3 = DType("e4m3", 8, Kind.FLOAT)
 
 DTYPES: dict[str, DType] = {d.name: d for d in (F32, F16, BF16, I8, U8, I32, U32, INDEX, BOOL)}
 _NUMPY: dict[str, npt.DTypeLike] = {
@@ -71,6 +72,7 @@ _NUMPY: dict[str, npt.DTypeLike] = {
     "bool": np.bool_,
     "e8m0_half": np.uint8,
     "ue4m3_half": np.uint8,
+    "e4m3": np.uint8,
 }
 
 

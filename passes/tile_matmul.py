@@ -76,7 +76,20 @@ def accumulate(
     acc = Buf(name, (width, LANES), F32, Mem.TILE)
     i, j = Var("i"), Var("j")
     zero = Map(acc, (i, j), (Axis(i, width), Axis(j, LANES)), ex.lit(0.0, F32))
-    return acc, [Alloc(acc), zero, _product(acc, rows, w, row, panel)]
+    out: list[Stmt] = [Alloc(acc), zero, _product(acc, rows, w, row, panel)]
+    if w.matrix.format.row_scale:
+        out.append(_scaled(acc, w, panel))
+    return acc, out
+
+
+def _scaled(acc: Buf, w: Operand, panel: Expr) -> Stmt:
+    """Each column times the factor of its row of weights: an fma, so that no compiler contracts
+    the product with a sum that follows."""
+    i, j = Var("i"), Var("j")
+    factor = w.matrix.row_factor(w.blob, w.offset, panel, j)
+    value = ex.fma(Load(acc, (i, j)), factor, ex.lit(0.0, F32))
+    axes = (Axis(i, acc.shape[0]), Axis(j, LANES))
+    return Map(acc, (i, j), axes, value)
 
 
 def _product(acc: Buf, rows: Rows, w: Operand, row: Expr, panel: Expr) -> Stmt:

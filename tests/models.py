@@ -200,6 +200,10 @@ def tiny_llama(
     embed = embed_fmt or ("q8_0" if FORMATS[fmt].code_bits == 4 else fmt)
     for key, x in {**gguf_weights(t), **(tensors or {})}.items():
         kind = "f32" if x.ndim == 1 else embed if key == "token_embd.weight" else fmt
+        if kind == "nvfp4_rows":
+            factor = np.abs(x).max(keepdims=True).reshape(1).astype(np.float32) / np.float32(2688)
+            writer.add_tensor(key.removesuffix("weight") + "scale", factor)
+            kind, x = "nvfp4", (x / factor).clip(-2688, 2688)
         raw = FORMATS[kind].encode(x)
         writer.add_tensor(key, raw, raw_dtype=gguf.GGMLQuantizationType[kind.upper()])
     writer.write_header_to_file()
@@ -319,6 +323,35 @@ def hf_config(t: Tiny, model_type: str = "llama") -> dict[str, object]:
     }
 
 
+RawTensor = tuple[str, tuple[int, ...], bytes]
+"""The type as safetensors spells it, the shape, the bytes."""
+
+
+def fp8_tensors(t: Tiny) -> dict[str, RawTensor]:
+    """Tensors as compressed-tensors keeps them: the layers' matrices e4m3 with a scale a row."""
+    out: dict[str, RawTensor] = {}
+    for name, x in weights(t).items():
+        if x.ndim == 1 or "layers" not in name:
+            out[name] = ("F32", x.shape, x.tobytes())
+            continue
+        rows = FORMATS["fp8"].encode(x)
+        out[name] = ("F8_E4M3", x.shape, rows[:, :-4].tobytes())
+        out[f"{name}_scale"] = ("F32", (len(x), 1), rows[:, -4:].tobytes())
+    return out
+
+
+def save_raw(tensors: Mapping[str, RawTensor], path: Path) -> None:
+    """Writes a safetensors file of types that NumPy does not have."""
+    header, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        offsets = [at, at := at + len(data)]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    body = b"".join(data for _, _, data in tensors.values())
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+
+
 def tiny_llama_hf(
     folder: Path,
     *,
@@ -330,7 +363,7 @@ def tiny_llama_hf(
     tiny: Tiny | None = None,
     **shape: object,
 ) -> Path:
-    """Write the same model as a Hugging Face folder (f32 or f16) and return it.
+    """Write the same model as a Hugging Face folder (f32, f16 or fp8) and return it.
 
     With `shards` > 1 the weights are split and listed in model.safetensors.index.json. `extra`
     overrides keys of config.json (None stays null).
@@ -342,6 +375,11 @@ def tiny_llama_hf(
     (out / "config.json").write_text(json.dumps(config))
     (out / "tokenizer.json").write_text(json.dumps(tokenizer_json(t.vocab)))
     (out / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE}))
+    if dtype == "fp8":
+        config["quantization_config"] = {"quant_method": "compressed-tensors"}
+        (out / "config.json").write_text(json.dumps(config))
+        save_raw(fp8_tensors(t), out / "model.safetensors")
+        return out
     kind = {"f32": np.float32, "f16": np.float16}[dtype]
     arrays = {key: x.astype(kind) for key, x in weights(t).items()}
     if shards == 1:

@@ -27,6 +27,8 @@ MODELS = {
     "q4_0, kv f16, llama3": Spec(Tiny(seed=5, layers=3, kv_heads=4), "q4_0", rope="llama3"),
     "mxfp4, kv f16": Spec(Tiny(seed=6, hidden=96, heads=6, kv_heads=3, ffn=160), "mxfp4"),
     "nvfp4, kv i8": Spec(Tiny(seed=7, tied=False), "nvfp4", "i8"),
+    "nvfp4 by tensor, kv f16": Spec(Tiny(seed=8, layers=1, tied=False), "nvfp4_rows"),
+    "fp8, kv f16": Spec(Tiny(seed=9), "fp8", kind="llama"),
 }
 SOURCES: dict[str, Source] = {
     name: functools.partial(compiled, spec) for name, spec in MODELS.items()

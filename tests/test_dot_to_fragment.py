@@ -212,7 +212,7 @@ def test_rows_reached_otherwise_are_not(tile: Tile) -> None:
     assert not run_rows(tile)
 
 
-MATRICES = ("q4_1", "q8_0", "f16", "mxfp4", "nvfp4")
+MATRICES = ("q4_1", "q8_0", "f16", "mxfp4", "nvfp4", "nvfp4_rows", "fp8")
 PROGRAMS = st.one_of(elementwise(), reductions(), dots(), *(matmuls(f) for f in MATRICES))
 
 

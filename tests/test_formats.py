@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 from speccc.errors import UnsupportedError
 from speccc.ir import formats
+from speccc.ir.expr import Var
 from speccc.ir.format_expr import Bin, Const, Field, Lane, Read, Table
 from speccc.ir.formats import FORMATS, Format, affine, by_gguf_type
-from speccc.ir.minifloat import MINIFLOATS
-from speccc.ir.types import E8M0_HALF, F16, U8, UE4M3_HALF
+from speccc.ir.interp_expr import evaluate as expr_value
+from speccc.ir.minifloat import MINIFLOATS, Minifloat
+from speccc.ir.minifloat_expr import minifloat_value
+from speccc.ir.types import E4M3, E8M0_HALF, F16, I32, U8, UE4M3_HALF
 
-TYPES = {name: gguf.GGMLQuantizationType[name.upper()] for name in FORMATS}
+IN_GGUF = {name: f for name, f in FORMATS.items() if f.gguf_type is not None}
+TYPES = {name: gguf.GGMLQuantizationType[name.upper()] for name in IN_GGUF}
 QUANTIZED = [f for f in FORMATS.values() if f.quantized]
 shapes = st.tuples(st.integers(1, 5), st.integers(1, 4))
 seeds = st.integers(0, 2**32 - 1)
@@ -30,7 +34,7 @@ def bits(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x).view(np.uint8)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", IN_GGUF)
 @given(shape=shapes, seed=seeds)
 @settings(max_examples=60, deadline=None)
 def test_decode_equals_gguf_on_random_bytes(name: str, shape: tuple[int, int], seed: int) -> None:
@@ -49,7 +53,7 @@ def test_decode_equals_gguf_on_random_bytes(name: str, shape: tuple[int, int], s
     np.testing.assert_array_equal(bits(got[keep]), bits(want[keep]))
 
 
-@pytest.mark.parametrize("name", [n for n in FORMATS if n != "nvfp4"])
+@pytest.mark.parametrize("name", [n for n in IN_GGUF if n != "nvfp4"])
 @given(shape=shapes, seed=seeds, exponent=st.integers(-12, 3), flat=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_encode_equals_gguf(
@@ -123,6 +127,11 @@ def test_codes_rebuild_the_decoded_values(fmt: Format, shape: tuple[int, int], s
     value = fmt.integers(codes).astype(np.float32) * scale.repeat(fmt.group, 1)
     if minimum is not None:
         value = value + minimum.repeat(fmt.group, 1)
+    factors = fmt.row_factors(raw, shape)
+    assert (factors is not None) == fmt.row_scale
+    if factors is not None:
+        assert (factors != 1).any()
+        value = value * factors[:, None]
     np.testing.assert_array_equal(bits(value), bits(fmt.decode(raw, shape)))
 
 
@@ -131,7 +140,7 @@ def test_encode_refuses_what_it_cannot_hold(fmt: Format) -> None:
     for bad in (np.nan, np.inf, -np.inf, 3e38):
         x = np.zeros((1, 64), np.float32)
         x[0, 5] = bad
-        if bad == 3e38 and fmt.scale_type == E8M0_HALF:
+        if bad == 3e38 and (fmt.scale_type == E8M0_HALF or fmt.row_scale):
             continue
         with pytest.raises(ValueError, match=f"{fmt}: a block holds NaN"):
             fmt.encode(x)
@@ -144,9 +153,55 @@ def test_finite_sees_a_single_bad_scale(fmt: Format) -> None:
     assert fmt.finite(raw, shape)
     first = fmt.fields[0]
     exponent = {"f32": [0, 0, 0x80, 0x7F], "f16": [0, 0x7C], "bf16": [0x80, 0x7F]}
-    exponent |= {"e8m0_half": [0xFF], "ue4m3_half": [0x30, 0x7F, 0x30, 0x30]}
-    raw.reshape(-1)[fmt.nbytes : fmt.nbytes + first.nbytes] = exponent[first.dtype.name]
+    exponent |= {"e8m0_half": [0xFF], "ue4m3_half": [0x30, 0x7F, 0x30, 0x30], "e4m3": [0xFF]}
+    at = fmt.nbytes + fmt.tail
+    raw.reshape(-1)[at : at + first.nbytes] = exponent[first.dtype.name]
     assert not fmt.finite(raw, shape)
+
+
+@pytest.mark.parametrize("name", ["fp8", "nvfp4_rows"])
+def test_factors_of_rows(name: str) -> None:
+    """A row times 2^n is the same row with its factor times 2^n; a factor must be finite."""
+    fmt, x = FORMATS[name], np.random.default_rng(5).standard_normal((3, 128)).astype(np.float32)
+    scaled = x * np.float32(2.0) ** np.array([[0], [-9], [30]], np.float32)
+    one, two = fmt.encode(x), fmt.encode(scaled)
+    np.testing.assert_array_equal(one[:, :-4], two[:, :-4])
+    assert (fmt.row_factors(two, x.shape) / fmt.row_factors(one, x.shape)).tolist() == [
+        1, 2.0**-9, 2.0**30
+    ]  # fmt: skip
+    # e4m3 keeps 3 bits behind the first and e2m1 one; the largest of a row is kept to rounding.
+    off = np.abs(fmt.decode(two, x.shape) - scaled) / np.abs(scaled).max(axis=1, keepdims=True)
+    assert 0 < off.max() <= {"fp8": 2**-4, "nvfp4_rows": 1 / 6 + 2**-4}[name]
+    two[1, -1] = 0x7F
+    two[1, -2] = 0x80
+    assert not fmt.finite(two, x.shape)
+    assert not fmt.decode(fmt.encode(np.zeros((2, 64))), (2, 64)).any()
+
+
+def test_fp8_rounds_to_nearest_even() -> None:
+    """Against torch's own conversion, on every f16 in range."""
+    torch = pytest.importorskip("torch")
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    x = every[np.abs(every) <= 448]
+    want = torch.tensor(x).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    np.testing.assert_array_equal(MINIFLOATS[E4M3].nearest(x), want)
+    back = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(torch.float8_e4m3fn).float()
+    ours = MINIFLOATS[E4M3].decode(np.arange(256, dtype=np.uint8))
+    np.testing.assert_array_equal(ours, back.numpy())
+
+
+@pytest.mark.parametrize("small", MINIFLOATS.values(), ids=lambda f: str(f.dtype))
+def test_minifloats_as_expressions(small: Minifloat) -> None:
+    """What devices compute is the table's value, for every byte that is no NaN."""
+    code = Var("code", I32)
+    codes = np.arange(256 if small.signed else small.nan, dtype=np.int32)
+    codes = codes[(codes & small.nan) != small.nan]
+    value = expr_value(minifloat_value(small, code), {code: codes}, lambda load, index: index[0])
+    np.testing.assert_array_equal(bits(value), bits(small.decode(codes.astype(np.uint8))))
+    if not small.signed:
+        assert (small.codes(value) == codes).all()
+        with pytest.raises(ValueError, match="is no"):
+            small.codes(value * np.float32(1.0625))
 
 
 def test_sizes_are_checked() -> None:
@@ -168,7 +223,7 @@ def test_fields_tile_the_block() -> None:
 
 
 def test_gguf_types() -> None:
-    for name, fmt in FORMATS.items():
+    for name, fmt in IN_GGUF.items():
         assert by_gguf_type(int(TYPES[name])) is fmt
         assert gguf.GGML_QUANT_SIZES[TYPES[name]] == (fmt.block, fmt.nbytes)
     with pytest.raises(UnsupportedError, match="tensor type 12 is not supported"):

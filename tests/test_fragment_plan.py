@@ -36,7 +36,8 @@ SPECS = {
     "q4_1, kv f16": Spec(Tiny(seed=2, hidden=96, heads=6, kv_heads=3, ffn=160, layers=1), "q4_1"),
     "f16, kv i8": Spec(Tiny(seed=4, tied=False, layers=1), "f16", "i8"),
     "mxfp4, kv f16": Spec(Tiny(seed=6, layers=1), "mxfp4"),
-    "nvfp4, kv f16": Spec(Tiny(seed=7, tied=False, layers=1), "nvfp4"),
+    "nvfp4, kv f16": Spec(Tiny(seed=7, tied=False, layers=1), "nvfp4_rows"),
+    "fp8, kv f16": Spec(Tiny(seed=9, layers=1), "fp8", kind="llama"),
 }
 
 

@@ -19,8 +19,10 @@ from speccc.ir.frontends import ROPE_FREQS, expected_shapes, open_model
 from speccc.ir.frontends.gguf_header import read_header
 from speccc.runtime.tokenizer import Tokenizer
 
+IN_GGUF = [f.name for f in FORMATS.values() if f.gguf_type is not None]
 
-@pytest.mark.parametrize("fmt", FORMATS)
+
+@pytest.mark.parametrize("fmt", IN_GGUF)
 @pytest.mark.parametrize("tied", [True, False])
 def test_reads_every_format(fmt: str, tied: bool, tmp_path: Path) -> None:
     shape = {"seed": 3, "tied": tied, "heads": 8, "kv_heads": 4, "layers": 3}
@@ -38,6 +40,38 @@ def test_reads_every_format(fmt: str, tied: bool, tmp_path: Path) -> None:
     assert (c.tied_head, c.bos_id, c.eos_ids) == (tied, 257, (258, 256))
     assert source.notes == ()
     assert source.chat_template is not None
+
+
+def test_a_tensor_s_scale_is_a_factor_of_its_rows(tmp_path: Path) -> None:
+    """As llama.cpp's converter writes NVFP4; a scale of activations is told of and left out."""
+    extra = {"blk.0.attn_q.input_scale": np.ones(1, np.float32)}
+    path = tiny_llama(tmp_path, fmt="nvfp4_rows", tensors=extra, tied=False)
+    source = open_model(path)
+    want = gguf_weights(Tiny(tied=False))
+    assert set(source.weights) == set(want)
+    assert source.notes == (
+        "1 scales of activations are not used: activations are quantized as they come",
+    )
+    w = source.weights["blk.1.ffn_up.weight"]
+    assert w.format.name == "nvfp4_rows"
+    factors = w.format.row_factors(w.raw, w.shape)
+    x = want["blk.1.ffn_up.weight"]
+    assert factors.tolist() == [np.abs(x).max() / np.float32(2688)] * len(x)
+    assert np.abs(w.decode() - x).max() < np.abs(x).max() / 5
+
+
+def test_refuses_scales_it_cannot_apply(tmp_path: Path) -> None:
+    one = np.ones(1, np.float32)
+    cases = [
+        ("q4_0", "blk.0.attn_q.scale", one, "scales no weight that is FP8 or NVFP4"),
+        ("nvfp4", "blk.9.attn_q.scale", one, "scales no weight that is FP8 or NVFP4"),
+        ("nvfp4", "blk.0.attn_q.scale", np.ones(3, np.float32), "one factor for the tensor"),
+        ("nvfp4", "blk.0.attn_q.scale", one * np.float32(np.inf), "holds a NaN or infinite"),
+    ]
+    for n, (fmt, name, scale, message) in enumerate(cases):
+        path = tiny_llama(tmp_path, fmt=fmt, tensors={name: scale}, name=f"{n}.gguf")
+        with pytest.raises(InputError, match=message):
+            open_model(path)
 
 
 def test_rope_scaling(tmp_path: Path) -> None:
@@ -162,7 +196,7 @@ def refused(path: Path, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", IN_GGUF)
 def test_refuses_values_that_are_not_finite(fmt: str, tmp_path: Path) -> None:
     path = tiny_llama(tmp_path, fmt=fmt)
     weight = open_model(path).weights["blk.1.attn_q.weight"]

@@ -17,7 +17,9 @@ from models import (
     LLAMA3_SCALING,
     RopeScaling,
     Tiny,
+    fp8_tensors,
     hf_config,
+    save_raw,
     tiny_llama,
     tiny_llama_hf,
     weights,
@@ -27,6 +29,8 @@ from safetensors.numpy import load_file, save_file
 from speccc.errors import InputError
 from speccc.ir.frontends import ROPE_FREQS, open_model
 from speccc.ir.frontends.safetensors_header import read_file
+from speccc.ir.minifloat import MINIFLOATS
+from speccc.ir.types import E4M3
 from speccc.runtime.tokenizer import Tokenizer
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -99,6 +103,67 @@ def test_bfloat16(tmp_path: Path) -> None:
         np.testing.assert_array_equal(source.weights[ours].decode(), want)
 
 
+@pytest.mark.parametrize("method", ["compressed-tensors", "fp8", "modelopt"])
+def test_fp8(method: str, tmp_path: Path) -> None:
+    """A factor a row, as one tensor beside the codes; rows of q and k move with their factors."""
+    extra = {"quantization_config": {"quant_method": method}}
+    tiny = Tiny(seed=5, heads=8, kv_heads=2)
+    source = open_model(tiny_llama_hf(tmp_path, dtype="fp8", tiny=tiny, extra=extra))
+    want = open_model(tiny_llama(tmp_path, fmt="f32", tiny=tiny))
+    assert set(source.weights) == set(want.weights)
+    kinds = {name: w.format.name for name, w in source.weights.items()}
+    assert kinds["blk.0.attn_q.weight"] == "fp8"
+    assert kinds["token_embd.weight"] == kinds["output_norm.weight"] == "f32"
+    for name, weight in want.weights.items():
+        fmt, x = source.weights[name].format, weight.decode()
+        again = fmt.decode(fmt.encode(x), x.shape)
+        np.testing.assert_array_equal(source.weights[name].decode(), again)
+
+
+SCALES = {
+    "one number": ([], "weight_scale", np.full(1, 2.0)),
+    "one element": ([1], "weight_scale_inv", np.full(1, 2.0)),
+    "a row": ([64], "weight_scale", np.arange(1, 65)),
+}
+
+
+@pytest.mark.parametrize("which", SCALES)
+def test_fp8_scales_of_every_shape(which: str, tmp_path: Path) -> None:
+    shape, suffix, values = SCALES[which]
+    tensors = fp8_tensors(Tiny())
+    name = "model.layers.0.mlp.down_proj"
+    base = {k: v for k, v in tensors.items() if k != f"{name}.weight_scale"}
+    scale = ("F32", tuple(shape), values.astype(np.float32).tobytes())
+    folder = tiny_llama_hf(tmp_path)
+    save_raw({**base, f"{name}.{suffix}": scale}, folder / SINGLE)
+    weight = open_model(folder).weights["blk.0.ffn_down.weight"]
+    codes = np.frombuffer(tensors[f"{name}.weight"][2], np.uint8).reshape(64, 128)
+    plain = MINIFLOATS[E4M3].decode(codes)
+    rows = np.broadcast_to(values.astype(np.float32).reshape(-1, 1), (64, 1))
+    np.testing.assert_array_equal(weight.decode(), plain * rows)
+    save_raw(base, folder / SINGLE)
+    alone = open_model(folder).weights["blk.0.ffn_down.weight"]
+    np.testing.assert_array_equal(alone.decode(), plain)
+
+
+def test_refuses_fp8_it_cannot_apply(tmp_path: Path) -> None:
+    tensors, name = fp8_tensors(Tiny()), "model.layers.0.mlp.down_proj.weight"
+    blocks = ("F32", (1, 1, 1), np.ones(1, np.float32).tobytes())
+    nan = ("F8_E4M3", (64, 128), b"\x7f" * (64 * 128))
+    norm = ("F8_E4M3", (64,), bytes(64))
+    cases = [
+        ({f"{name}_scale": blocks}, "one factor for the tensor or one for each of 64 rows"),
+        ({name: nan}, "holds a NaN or infinite value"),
+        ({"model.norm.weight": norm}, "vectors must be f32, f16 or bf16"),
+        ({"model.layers.0.input_layernorm.weight_scale": blocks}, "scales no weight"),
+    ]
+    folder = tiny_llama_hf(tmp_path)
+    for changed, message in cases:
+        save_raw({**tensors, **changed}, folder / SINGLE)
+        with pytest.raises(InputError, match=message):
+            open_model(folder)
+
+
 def test_tied_models_may_carry_the_head(tmp_path: Path) -> None:
     folder = tiny_llama_hf(tmp_path, tied=False, extra={"tie_word_embeddings": True})
     source = open_model(folder)
@@ -142,6 +207,8 @@ BAD_CONFIGS: list[tuple[dict[str, object], str]] = [
     ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
     ({"attention_bias": True}, "attention_bias is True"),
     ({"quantization_config": {"bits": 4}}, "quantization_config is"),
+    ({"quantization_config": {"quant_method": "gptq"}}, "FP8 weights of compressed-tensors"),
+    ({"quantization_config": {"quant_method": "fp8", "transform_config": {"a": 1}}}, "FP8 weights"),
     ({"num_attention_heads": 0}, "not a multiple of num_attention_heads 0"),
     ({"num_attention_heads": 3, "head_dim": None}, "not a multiple of num_attention_heads 3"),
     ({"num_key_value_heads": 3}, "not a multiple of 3 key/value heads"),
@@ -310,7 +377,10 @@ BAD_FILES: list[tuple[bytes, str]] = [
     (packed(b'{"\\ud800": {}}'), "is empty or not printable"),
     (packed({"a": 1}), "tensor a has other fields"),
     (packed({"a": {**spec([2], 0, 8), "x": 1}}, ZEROS), "tensor a has other fields"),  # type: ignore[dict-item]
-    (packed({"a": spec([2], 0, 8, "F99")}, ZEROS), "tensor a is 'F99'; F32, F16, BF16 are"),
+    (
+        packed({"a": spec([2], 0, 8, "F99")}, ZEROS),
+        "tensor a is 'F99'; F32, F16, BF16, F8_E4M3 are",
+    ),
     (packed({"a": spec([2], 8, 0)}, ZEROS), "takes 8 bytes, but its offsets cover -8"),
     (packed({"a": spec([-2], 0, 8)}, ZEROS), "malformed shape or offsets"),
     (packed({"a": spec([2], 0, "8")}, ZEROS), "malformed shape or offsets"),

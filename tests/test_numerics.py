@@ -126,7 +126,8 @@ PLANS = {
     "q4_1, kv f16": Spec(Tiny(seed=2, hidden=96, heads=6, kv_heads=3, ffn=160), "q4_1"),
     "f16, kv i8": Spec(Tiny(seed=4, tied=False, layers=1), "f16", "i8"),
     "mxfp4, kv f16": Spec(Tiny(seed=6), "mxfp4"),
-    "nvfp4, kv i8": Spec(Tiny(seed=7, tied=False, layers=1), "nvfp4", "i8"),
+    "nvfp4 by tensor, kv i8": Spec(Tiny(seed=7, tied=False, layers=1), "nvfp4_rows", "i8"),
+    "fp8, kv f16": Spec(Tiny(seed=9), "fp8", kind="llama"),
 }
 
 

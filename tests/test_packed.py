@@ -19,7 +19,7 @@ from speccc.ir.types import F32, U8
 from speccc.pack import rows_in_order
 from speccc.passes.weight_layout import MatrixSlot
 
-FLOATS = ("f32", "f16", "bf16")
+FLOATS = ("f32", "f16", "bf16", "fp8")
 BLOCKS = tuple(f.name for f in FORMATS.values() if f.quantized)
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 3))
 

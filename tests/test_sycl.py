@@ -325,7 +325,9 @@ def test_dots(device: SyclCpu, program: Program) -> None:
     check(device, program)
 
 
-@pytest.mark.parametrize("fmt", ["f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4"])
+@pytest.mark.parametrize(
+    "fmt", ["f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "nvfp4_rows", "fp8"]
+)
 @given(st.data())
 @settings(FEW, max_examples=1)
 def test_matmuls(device: SyclCpu, fmt: str, data: st.DataObject) -> None:

@@ -34,7 +34,10 @@ SPECS = {
     "bf16, kv f16": Spec(Tiny(seed=5, hidden=32, heads=2, ffn=32, layers=1), "bf16"),
     "f32, kv f16": Spec(Tiny(seed=6, hidden=32, heads=2, ffn=32, layers=1), "f32"),
     "mxfp4, kv f16": Spec(Tiny(seed=8, hidden=32, heads=2, ffn=32, layers=1), "mxfp4"),
-    "nvfp4, kv f16": Spec(Tiny(seed=9, hidden=64, heads=2, ffn=64, layers=1, tied=False), "nvfp4"),
+    "nvfp4, kv f16": Spec(
+        Tiny(seed=9, hidden=64, heads=2, ffn=64, layers=1, tied=False), "nvfp4_rows"
+    ),
+    "fp8, kv f16": Spec(Tiny(seed=9, hidden=32, heads=2, ffn=32, layers=1), "fp8", kind="llama"),
 }
 THIRDS = Shape(units=2, fill=2)
 """Leaves three tiles of the six panels of a row."""

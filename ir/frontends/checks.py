@@ -80,7 +80,7 @@ def check_weights(config: ModelConfig, weights: dict[str, Weight], where: str) -
                 f"implies {list(shape)}",
                 where=where,
             )
-        if len(shape) == 1 and weight.format.quantized:
+        if len(shape) == 1 and not weight.format.plain:
             raise UnsupportedError(
                 f"tensor {name} is {weight.format}; vectors must be f32, f16 or bf16", where=where
             )

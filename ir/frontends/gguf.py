@@ -11,6 +11,7 @@ from speccc.ir.frontends.checks import check_config, check_weights
 from speccc.ir.frontends.gguf_header import Header, read_header
 from speccc.ir.frontends.gguf_meta import Metadata
 from speccc.ir.frontends.gguf_tokenizer import read_tokenizer
+from speccc.ir.frontends.scales import with_scales
 from speccc.ir.frontends.source import (
     EMBEDDING,
     HEAD,
@@ -52,12 +53,19 @@ def open_gguf(path: Path) -> ModelSource:
         t.name: Weight(t.name, t.shape, t.format, data[t.start : t.end].view(np.ndarray))
         for t in header.tensors
     }
+    weights, unused = with_scales(weights, where)
     tokenizer = read_tokenizer(meta)
     config = _config(meta, header, tokenizer)
     check_config(config, where)
     check_weights(config, weights, where)
     return ModelSource(
-        path, config, weights, tokenizer, _template(meta), (path,), (*header.notes, *meta.notes)
+        path,
+        config,
+        weights,
+        tokenizer,
+        _template(meta),
+        (path,),
+        (*header.notes, *meta.notes, *unused),
     )
 
 

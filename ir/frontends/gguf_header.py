@@ -17,7 +17,7 @@ import numpy.typing as npt
 from gguf import GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, GGUFValueType
 
 from speccc.errors import InputError, UnsupportedError
-from speccc.ir.formats import FORMATS, Format, by_gguf_type
+from speccc.ir.formats import BY_GGUF, Format, by_gguf_type
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.generic]
@@ -232,7 +232,7 @@ def _format(name: str, kind: int, where: str) -> Format:
         known = {int(t): t.name for t in GGMLQuantizationType}
         raise UnsupportedError(
             f"tensor {name} is {known.get(kind, f'of unknown type {kind}')}; this version reads "
-            f"{', '.join(FORMATS).upper()}: quantize the model to one of them",
+            f"{', '.join(map(str, BY_GGUF.values())).upper()}: quantize the model to one of them",
             where=where,
         ) from None
 

@@ -20,9 +20,11 @@ _FIXED: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
     "attention_bias": (False,),
     "mlp_bias": (False,),
-    "quantization_config": (None,),
     "partial_rotary_factor": (1.0, 1, None),
 }
+
+# Whose FP8 weights are read: e4m3 with a factor for the tensor or each row. The tensors say so.
+QUANT_METHODS = ("compressed-tensors", "fp8", "modelopt")
 
 
 class Config:
@@ -93,6 +95,20 @@ def read_json(path: Path) -> dict[str, object]:
     return value
 
 
+def _refuse_quantization(config: Config) -> None:
+    """Of the ways to quantize, those are read that change nothing but how weights are stored."""
+    found = config.values.get("quantization_config")
+    if found is None:
+        return
+    method = found.get("quant_method") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or method not in QUANT_METHODS or found.get("transform_config"):
+        raise UnsupportedError(
+            f"quantization_config is {found!r:.60}; FP8 weights of {', '.join(QUANT_METHODS)} "
+            "are supported",
+            where=config.where,
+        )
+
+
 def model_config(config: Config, name: str) -> tuple[ModelConfig, tuple[str, ...]]:
     """The configuration (special ids not yet set) and notes for the user."""
     kind = config.values.get("model_type")
@@ -107,6 +123,7 @@ def model_config(config: Config, name: str) -> tuple[ModelConfig, tuple[str, ...
                 f"{key} is {config.values[key]!r:.60}; only {allowed[0]!r} is supported",
                 where=config.where,
             )
+    _refuse_quantization(config)
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     if heads < 1 or (config.values.get("head_dim") is None and hidden % heads):
         raise InputError(

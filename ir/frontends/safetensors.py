@@ -15,6 +15,7 @@ from speccc.ir.frontends.folder import inside
 from speccc.ir.frontends.hf_config import Config, model_config, read_json, rope_divisors
 from speccc.ir.frontends.hf_tokenizer import read_chat_template, read_tokenizer
 from speccc.ir.frontends.safetensors_header import MAX_ENTRIES, Entry, read_file
+from speccc.ir.frontends.scales import is_scale, with_scales
 from speccc.ir.frontends.source import ROPE_FREQS, ModelConfig, ModelSource, Weight
 
 CONFIG = "config.json"
@@ -35,6 +36,8 @@ _TOPS = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
     "lm_head.weight": "output.weight",
+    "lm_head.weight_scale": "output.weight_scale",
+    "lm_head.input_scale": "output.input_scale",
 }
 # A buffer that old checkpoints carry along; it follows from the configuration.
 _DERIVED = ".self_attn.rotary_emb.inv_freq"
@@ -52,7 +55,8 @@ def open_safetensors(folder: Path) -> ModelSource:
     config = replace(config, bos_id=tokenizer.bos, eos_ids=tokenizer.eos_ids)
     check_config(config, values.where)
     entries = _gather(folder, files)
-    weights = _weights(entries, config, where)
+    weights, unused = _weights(entries, config, where)
+    notes = (*notes, *unused)
     if config.tied_head and weights.pop("output.weight", None) is not None:
         notes = (*notes, "tie_word_embeddings is set: lm_head.weight is not used")
     divisors = rope_divisors(values, config.rope)
@@ -121,30 +125,35 @@ def _gguf_name(name: str, where: str) -> str:
     if name in _TOPS:
         return _TOPS[name]
     head, _, rest = name.removeprefix("model.layers.").partition(".")
-    part = _PARTS.get(rest.removesuffix(".weight"))
-    known = name.startswith("model.layers.") and rest.endswith(".weight")
+    stem, _, kind = rest.rpartition(".")
+    part = _PARTS.get(stem)
+    known = name.startswith("model.layers.") and (kind == "weight" or is_scale(name))
     if not known or part is None or not head.isascii() or not head.isdigit():
         raise UnsupportedError(
             f"holds tensor {name:.80}, which a Llama-family model does not use", where=where
         )
-    return f"blk.{head}.{part}.weight"
+    return f"blk.{head}.{part}.{kind}"
 
 
-def _weights(entries: dict[str, Entry], config: ModelConfig, where: str) -> dict[str, Weight]:
-    """Entries by GGUF name; rows of q and k in adjacent-pair RoPE order."""
-    heads = {"attn_q.weight": config.n_heads, "attn_k.weight": config.n_kv_heads}
-    out = {}
+def _weights(
+    entries: dict[str, Entry], config: ModelConfig, where: str
+) -> tuple[dict[str, Weight], tuple[str, ...]]:
+    """Entries by GGUF name, rows of q and k in adjacent-pair RoPE order; and notes."""
+    stored: dict[str, Weight] = {}
     for entry in entries.values():
         if entry.name.endswith(_DERIVED):
             continue
         name = _gguf_name(entry.name, where)
-        if name in out:
+        if name in stored:
             raise InputError(f"holds tensor {entry.name:.80} under two names", where=where)
+        stored[name] = Weight(name, entry.shape, entry.format, entry.raw)
+    heads = {"attn_q.weight": config.n_heads, "attn_k.weight": config.n_kv_heads}
+    out, notes = with_scales(stored, where)
+    for name, w in out.items():
         n = heads.get(name.split(".", 2)[-1])
-        rows_fit = n is not None and entry.shape[0] == n * config.head_dim
-        raw = _adjacent_pairs(entry.raw, n, config.head_dim) if n and rows_fit else entry.raw
-        out[name] = Weight(name, entry.shape, entry.format, raw)
-    return out
+        if n is not None and w.shape[0] == n * config.head_dim:
+            out[name] = replace(w, raw=_adjacent_pairs(w.raw, n, config.head_dim))
+    return out, notes
 
 
 def _adjacent_pairs(raw: npt.NDArray[np.uint8], heads: int, head_dim: int) -> npt.NDArray[np.uint8]:

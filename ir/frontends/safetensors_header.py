@@ -17,12 +17,13 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from speccc.errors import InputError, UnsupportedError
-from speccc.ir.formats import BF16_, F16_, F32_, Format
+from speccc.ir.formats import BF16_, E4M3_, F16_, F32_, Format
+from speccc.ir.frontends.scales import is_scale
 
 MAX_HEADER = 100_000_000
 MAX_ENTRIES = 1 << 17
 MAX_ELEMENTS = 1 << 48
-DTYPES: dict[str, Format] = {"F32": F32_, "F16": F16_, "BF16": BF16_}
+DTYPES: dict[str, Format] = {"F32": F32_, "F16": F16_, "BF16": BF16_, "F8_E4M3": E4M3_}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +126,13 @@ def _entry(name: str, value: object, where: str) -> tuple[str, Format, tuple[int
             f"tensor {name:.80} is {dtype!r:.20}; {', '.join(DTYPES)} are supported", where=where
         )
     fmt = DTYPES[dtype]
-    if not shape or math.prod(shape) > MAX_ELEMENTS:
+    if (not shape and not is_scale(name)) or math.prod(shape) > MAX_ELEMENTS:
         raise InputError(f"tensor {name:.80} has shape {shape!r:.60}", where=where)
     begin, end = offsets
-    if end - begin != fmt.size(tuple(shape)):
+    size = fmt.size(tuple(shape) or (1,))
+    if end - begin != size:
         raise InputError(
-            f"tensor {name:.80} of {dtype}{shape} takes {fmt.size(tuple(shape))} bytes, "
+            f"tensor {name:.80} of {dtype}{shape} takes {size} bytes, "
             f"but its offsets cover {end - begin}",
             where=where,
         )
