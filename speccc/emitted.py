@@ -37,7 +37,7 @@ def open_emitted(
     report = _report(folder)
     backend, kv = str(report.get("target")).partition(":")[0], str(report.get("kv"))
     binary_ending(backend)
-    subject = tunable(model, CompileOptions(kv=kv))
+    subject = tunable(model, CompileOptions(str(report.get("target")), kv=kv))
     _check_model(model, folder, report)
     files = _Folder(folder)
     try:
