@@ -53,17 +53,21 @@ def compile(
     isa: str = "auto",
     kv: str = "f16",
     tune_seconds: float = 0.0,
+    weights: str | None = None,
 ) -> Model:
     """Compiles a GGUF file or safetensors folder and loads the result.
 
     `output` names the artifact to write; without it a temporary one serves the returned model.
+    `weights` is the format the layers' matrices are stored in anew (`speccc.requantize.WEIGHTS`).
     `tune_seconds` are spent on schedules if none are known for this model and machine.
     InputError (exit code 2) for bad models and options.
     """
     from speccc.driver import CompileOptions, compile_to
 
     folder = None if dump is None else Path(dump)
-    options = CompileOptions(target, isa, kv, context, drafter, folder, tune_seconds=tune_seconds)
+    options = CompileOptions(
+        target, isa, kv, context, drafter, folder, tune_seconds=tune_seconds, weights=weights
+    )
     if output is not None:
         compile_to(Path(path), Path(output), options, progress)
         return Model(read_entries(Path(output)))

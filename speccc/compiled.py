@@ -33,6 +33,7 @@ class Options:
     isa: str = "auto"
     kv: str = "f16"
     context: int | None = None
+    weights: str | None = None
 
 
 def is_artifact(path: Path) -> bool:
@@ -89,6 +90,7 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
             progress=report,
             isa=isa,
             kv=options.kv,
+            weights=options.weights,
         )
 
 
@@ -127,6 +129,7 @@ def resolve_target(name: str) -> str:
 def _refuse(path: Path, options: Options) -> None:
     default = Options()
     flags = {"--isa": options.isa != default.isa, "--kv": options.kv != default.kv}
+    flags["--weights"] = options.weights != default.weights
     flags["--target"] = options.target != default.target
     for flag, given in flags.items():
         if given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import time
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from speccc.passes.lower_graph import Lowered, LowerGraph
 from speccc.passes.lower_top import MOST_TOP
 from speccc.passes.pipeline import DumpStages, Stage
 from speccc.passes.plan_memory import PlanMemory
+from speccc.requantize import requantized
 from speccc.runtime.artifact_file import write_entries
 from speccc.runtime.destination import artifact_destination
 from speccc.runtime.devices.cpu import cores
@@ -69,6 +71,8 @@ class CompileOptions:
     measure: bool = True
     tune_seconds: float = 0.0
     """Budget for schedules when none are known here; 0 takes those that are known."""
+    weights: str | None = None
+    """The format of the layers' matrices, of `requantize.WEIGHTS`; None leaves the file's."""
 
 
 @dataclass
@@ -156,6 +160,10 @@ def _front(path: Path, options: CompileOptions, isa: Isa, times: _Times, tell: P
     context = _context(source, options.context)
     times.lap("read")
     tell("read", 1, 1)
+    if options.weights is not None:
+        report = functools.partial(tell, "requantize")
+        source = requantized(source, options.weights, report)
+        times.lap("requantize")
     graph = final_graph(source, options, times, tell)
     top = MOST_TOP if options.target == "cpu" else 0
     lowered = LowerGraph(options.kv, top).run(graph)
@@ -372,6 +380,7 @@ def _manifest(made: _Made, times: _Times, cost: VerifyTable | None) -> dict[str,
     return {
         "model": {"name": source.config.name, "fingerprint": source.fingerprint(), **config},
         "formats": _formats(source),
+        "weights": options.weights,
         "target": "cpu" if made.device is None else made.device.name,
         "isa": made.isa.name if made.device is None else "",
         "machine": platform.machine() if made.device is None else "",

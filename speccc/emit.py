@@ -23,6 +23,7 @@ from speccc.passes.graph_pipeline import optimize
 from speccc.passes.lower_context import KV_TYPES, MAX_ROWS
 from speccc.passes.lower_graph import Lowered, LowerGraph
 from speccc.passes.plan_memory import Arena, PlanMemory
+from speccc.requantize import requantized
 from speccc.runtime.devices.built_kernels import FOLDER as KERNELS
 from speccc.runtime.devices.launch_plan import FILE as LAUNCH_PLAN
 from speccc.targets.base import RenderedPlan, Source, Target, ToolMissingError
@@ -48,6 +49,7 @@ class EmitOptions:
 
     kv: str = "f16"
     strict: bool = False
+    weights: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ def read_model(path: Path, options: EmitOptions, tell: Progress) -> Front:
         raise UnsupportedError(f"choose one of {', '.join(KV_TYPES)}", where=f"--kv {options.kv}")
     tell("read", 0, 1)
     source = open_model(path)
+    if options.weights is not None:
+        source = requantized(source, options.weights)
     graph = optimize(build_llama(source.config, weight_types(source.weights)))
     lowered = LowerGraph(options.kv).run(graph)
     bounds = {lowered.sizes["m"]: MAX_ROWS}
@@ -189,6 +193,7 @@ def _report(
         "target": target.name,
         "model": {"name": front.source.config.name, "fingerprint": front.source.fingerprint()},
         "kv": options.kv,
+        "weights": options.weights,
         "compiler": target.fingerprint(),
         "launches_per_step": launches_per_step(rendered),
         "instructions": _sum_instructions(kernels),

@@ -37,7 +37,9 @@ def open_emitted(
     report = _report(folder)
     backend, kv = str(report.get("target")).partition(":")[0], str(report.get("kv"))
     binary_ending(backend)
-    subject = tunable(model, CompileOptions(str(report.get("target")), kv=kv))
+    weights = report.get("weights")
+    stored = None if weights is None else str(weights)
+    subject = tunable(model, CompileOptions(str(report.get("target")), kv=kv, weights=stored))
     _check_model(model, folder, report)
     files = _Folder(folder)
     try:

@@ -12,7 +12,7 @@ import click
 
 from speccc import compiled
 from speccc.cli import output
-from speccc.cli.compile import ISAS, KV_TYPES, one_model
+from speccc.cli.compile import ISAS, KV_TYPES, WEIGHTS, one_model
 from speccc.cli.numbers import number_list
 from speccc.cli.spelling import Command
 from speccc.errors import InputError
@@ -28,6 +28,7 @@ Examples:
   speccc bench model.gguf --against llama.cpp --plot cost.png
   speccc bench model.gguf --widths 1,4,8 --context-lengths 64,1024,4096
   speccc bench model.gguf --quality --against llama.cpp --json
+  speccc bench model.gguf --quality --weights nvfp4
 """
 MOST_ROWS = 64
 
@@ -55,6 +56,8 @@ MOST_ROWS = 64
               help="Instruction set to compile a model file for.")  # fmt: skip
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="KV format to compile a model file for.")  # fmt: skip
+@click.option("--weights", type=click.Choice(WEIGHTS),
+              help="Store the layers' matrices in this format [default: the model's].")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show the settings as well.")
 @output.json_option
 def command(
@@ -71,6 +74,7 @@ def command(
     plot_file: str | None,
     isa: str,
     kv: str,
+    weights: str | None,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -89,8 +93,9 @@ def command(
     load_before, begun = load(), ticks()
     count = threads or cores()
     with output.progress() as report:
-        bench = _Bench(_artifact(path, compiled.Options(isa=isa, kv=kv), against, report), path,
-                       against, count, text, report)  # fmt: skip
+        options = compiled.Options(isa=isa, kv=kv, weights=weights)
+        ours = _artifact(path, options, against, report)
+        bench = _Bench(ours, path, against, count, text, report)
         measured = (
             bench.quality(settings) if quality else bench.speed(settings, sorted(context_lengths))
         )

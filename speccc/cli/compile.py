@@ -13,12 +13,14 @@ from speccc.runtime.destination import artifact_destination
 
 ISAS = ("auto", "avx512vnni", "avx2", "dotprod", "portable")
 KV_TYPES = ("f16", "i8", "f32")
+WEIGHTS = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "fp8")
 
 EPILOG = """\b
 Examples:
   speccc compile model.gguf -o model.speccc
   speccc compile model.gguf -c 4096 --kv i8 --isa avx2 -v
   speccc compile model.gguf --tune 60
+  speccc compile model.gguf --weights nvfp4 -o model-nvfp4.speccc
   speccc compile model.gguf --target cuda:sm_90 -o model-sm_90.speccc
   speccc compile ./hf-folder -o model.speccc --dump stages/
 """
@@ -37,6 +39,8 @@ Examples:
               help="Most tokens of context [default: the model's].")  # fmt: skip
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="Number format of the KV cache.")  # fmt: skip
+@click.option("--weights", type=click.Choice(WEIGHTS),
+              help="Store the layers' matrices in this format [default: the model's].")  # fmt: skip
 @click.option("--tune", "tune_seconds", type=click.FloatRange(0, clamp=False), default=10.0,
               metavar="SECONDS", show_default=True,
               help="Time to find schedules if none are known here yet; 0 for none.")  # fmt: skip
@@ -51,6 +55,7 @@ def command(
     isa: str,
     context: int | None,
     kv: str,
+    weights: str | None,
     tune_seconds: float,
     dump: str | None,
     verbose: bool,
@@ -71,6 +76,7 @@ def command(
         context=context,
         dump=None if dump is None else Path(dump),
         tune_seconds=tune_seconds,
+        weights=weights,
     )
     with output.progress() as report, without_torch():
         manifest = compile_to(source, to, options, report)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from speccc.cli import output
-from speccc.cli.compile import KV_TYPES, one_model
+from speccc.cli.compile import KV_TYPES, WEIGHTS, one_model
 from speccc.cli.spelling import Command
 
 EPILOG = """\b
@@ -27,6 +27,8 @@ Examples:
 @click.option("-o", "folder", metavar="DIR", help="Folder to write [default: MODEL-TARGET].")
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="Number format of the KV cache.")  # fmt: skip
+@click.option("--weights", type=click.Choice(WEIGHTS),
+              help="Store the layers' matrices in this format [default: the model's].")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Fail when a tool of the target is missing here.")
 @click.option(
     "--list", "list_all", is_flag=True, help="List the targets and what is known of them."
@@ -38,6 +40,7 @@ def command(
     target: str | None,
     folder: str | None,
     kv: str,
+    weights: str | None,
     strict: bool,
     list_all: bool,
     as_json: bool,
@@ -59,7 +62,7 @@ def command(
     to = Path(folder or f"{source.resolve().stem}-{made.name.replace(':', '-')}")
     emit_destination(to)
     with output.progress() as progress:
-        report = emit_to(source, made, to, EmitOptions(kv, strict), progress)
+        report = emit_to(source, made, to, EmitOptions(kv, strict, weights), progress)
     if as_json:
         output.print_json({"folder": str(to), "report": report})
         return
