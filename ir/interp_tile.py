@@ -290,13 +290,15 @@ def _run_scaled_dot(s: ScaledDot, env: Env, worker: _Worker) -> None:
     groups = (s.w.blocks, s.w.groups, s.w.format.group)
     integers = s.w.format.integers(codes).reshape(PANEL, *groups)
     xq = rows_of(s.x.codes, s.w.k).astype(np.int32).reshape(rows, *groups)
-    xs = rows_of(s.x.scale, s.w.blocks)
+    own = s.x.groups
+    xs = rows_of(s.x.scale, s.w.blocks * own)
     scaled = rows_of(s.x.scaled_sums, s.w.blocks)
     acc = _gather(worker, s.acc, store, (i - row, np.arange(cols).reshape(1, cols)))
     for b in range(s.w.blocks):
         for g in range(s.w.groups):
             dot = xq[:, b, g] @ integers[:, b, g].T
-            acc = fma(dot.astype(np.float32), xs[:, b : b + 1] * scale[None, :, b, g], acc)
+            at = b * own + g % own
+            acc = fma(dot.astype(np.float32), xs[:, at : at + 1] * scale[None, :, b, g], acc)
         if minimum is not None:
             acc = fma(np.broadcast_to(minimum[None, :, b], acc.shape), scaled[:, b : b + 1], acc)
     _write(worker, s.acc, (i - row, np.arange(cols).reshape(1, cols)), acc)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Union
 
+from speccc.ir import expr as ex
 from speccc.ir.expr import Expr, Var
 from speccc.ir.packed import PackedMatrix
 from speccc.ir.types import DType
@@ -139,7 +140,8 @@ class Dot:
 class QuantRows:
     """Activations as int8: codes [rows, k], and per 32-block scale, sum of codes, scale * sum.
 
-    `halves` are the sums of 16 codes, where a weight has scales by 16 columns.
+    `halves` are the sums of 16 codes, where a weight has scales by 16 columns. With `groups` 2 the
+    codes too have a scale for every 16 columns, and stand for twice an e2m1.
     """
 
     codes: Buf
@@ -148,6 +150,12 @@ class QuantRows:
     scaled_sums: Buf
     row: Expr
     halves: Buf | None = None
+    groups: int = 1
+
+    def scale_of(self, row: Expr, block: Expr, group: Expr | int) -> Expr:
+        """The scale of a row's codes in a group of columns of a block."""
+        own = block if self.groups == 1 else ex.add(ex.mul(block, self.groups), group)
+        return ex.Load(self.scale, (row, own))
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,8 +285,10 @@ def _scaled_dot(s: ScaledDot, scope: _Scope) -> None:
         raise scope.error(f"weights lie in bytes, not in {s.blob.name} of {s.blob.dtype}")
     for e in (s.offset, s.panel, s.x.row):
         _index(e, scope)
-    parts = [(s.x.codes, I8, s.w.k), (s.x.scale, F32, s.w.blocks)]
+    parts = [(s.x.codes, I8, s.w.k), (s.x.scale, F32, s.x.groups * s.w.blocks)]
     parts += [(s.x.sums, I32, s.w.blocks), (s.x.scaled_sums, F32, s.w.blocks)]
+    if s.x.groups not in (1, s.w.groups):
+        raise scope.error(f"weights of {s.w.format.name} take one scale a block of activations")
     if s.w.groups > 1:
         if s.x.halves is None:
             raise scope.error(f"weights of {s.w.format.name} need the sums of half blocks")

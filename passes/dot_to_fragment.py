@@ -217,6 +217,7 @@ def _scaled_dot(low: _Lowering, s: ScaledDot) -> list[Stmt]:
         low.buf(x.scaled_sums),
         low.expr(x.row),
         None if x.halves is None else low.buf(x.halves),
+        x.groups,
     )
     here = ScaledDot(low.buf(s.acc), moved, s.w, s.blob, low.expr(s.offset), low.expr(s.panel))
     clipped = low.live if low.clip is not None and s.acc in low.clip.tiles else None

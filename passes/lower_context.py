@@ -92,6 +92,7 @@ class Context:
     layer: LayerVar | None = None
     picks: Buf | None = None
     counter: int = 0
+    activations: str = "int8"
 
     def __post_init__(self) -> None:
         kv, scale = self.kv, self.kv.dtype == I8

@@ -26,6 +26,7 @@ from speccc.passes.lower_context import (
 from speccc.passes.lower_head import Best, lower_pick
 from speccc.passes.lower_region import RegionLowering, buffers_of, kernel_of
 from speccc.passes.lower_top import lower_top
+from speccc.passes.tile_matmul import ACTIVATIONS, INT8
 from speccc.passes.weight_layout import LayerVar, WeightLayout, packed_matrix
 
 
@@ -48,15 +49,22 @@ class Lowered:
 class LowerGraph:
     """Lowers embed, fused, attention and loop nodes; anything else is refused by name.
 
-    With `top` the step can give up to so many of a row's largest logits.
+    With `top` the step can give up to so many of a row's largest logits. `activations` is how rows
+    are quantised for weights that take it (`passes/tile_matmul.py`).
     """
 
     kv: str = "f16"
     top: int = 0
+    activations: str = INT8
 
     def run(self, graph: Graph) -> Lowered:
         """The plan of one step."""
-        ctx = Context(kv_shape(graph, self.kv), head=HeadRows(self.top))
+        if self.activations not in ACTIVATIONS:
+            choices = ", ".join(ACTIVATIONS)
+            raise UnsupportedError(f"--activations {self.activations}: choose one of {choices}")
+        ctx = Context(
+            kv_shape(graph, self.kv), head=HeadRows(self.top), activations=self.activations
+        )
         ctx.values[graph.param("tokens")] = ctx.tokens
         for index, name in enumerate(n for n in graph.names if n.startswith("cache_k.")):
             for kind in ("k", "v"):

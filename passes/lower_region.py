@@ -137,6 +137,7 @@ class RegionLowering:
             k,
             packed,
             self.ctx.head.rows if self.is_head else None,
+            self.ctx.activations,
         )
 
     def _norm(self, r: Region) -> Norm | None:

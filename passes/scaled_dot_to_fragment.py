@@ -191,7 +191,7 @@ def accumulated(
     rest = shift - s.w.format.zero_point
     if rest:
         dot = ex.add(dot, ex.mul(Load(s.x.sums, (token, block)), rest))
-    scale = ex.mul(Load(s.x.scale, (token, block)), s.w.scale(s.blob, base, j, group))
+    scale = ex.mul(s.x.scale_of(token, block, group), s.w.scale(s.blob, base, j, group))
     value = ex.fma(ex.cast(dot, F32), scale, total)
     if s.w.format.has_min:  # such formats have one scale a block
         minimum = s.w.minimum(s.blob, base, j)

@@ -24,18 +24,26 @@ from speccc.ir.tile import (
     Stmt,
 )
 from speccc.ir.types import F32
+from speccc.passes.quantize_fp4 import fp4_buffers, quantize_fp4, takes_fp4
 from speccc.passes.quantize_rows import Element, Norm, load_row, quant_buffers, quantize_rows
 
+INT8, NVFP4 = "int8", "nvfp4"
+ACTIVATIONS = (INT8, NVFP4)
+"""Numeric classes of the left operand of quantised weights; weights of another kind take int8."""
 WIDTHS = (8, 7, 6, 5, 4, 3, 2, 1)
 """Heights of row tiles: registers hold 8 accumulators beside a block of weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The left operand in a worker's own memory: int8 rows, float rows, or both."""
+    """The left operand in a worker's own memory: int8 rows, float rows, or both.
+
+    What is computed of quantised rows is still to be times a `factor` of each row, if there is one.
+    """
 
     quant: QuantRows | None
     floats: Buf | None
+    factor: Buf | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +62,27 @@ def prepare_rows(
     k: int,
     weights: Sequence[PackedMatrix],
     count: Expr | None = None,
+    activations: str = INT8,
 ) -> tuple[Rows, list[Stmt]]:
-    """Statements that fill the forms the weights need, of `count` rows (m unless given)."""
+    """Statements that fill the forms the weights need, of `count` rows (m unless given).
+
+    Quantised rows are as `activations` says where all weights take that, else int8.
+    """
     out: list[Stmt] = []
     rows = m if count is None else count
     blocks = [w for w in weights if not w.is_float]
-    q = quant_buffers(m, k, halves=any(w.groups > 1 for w in blocks)) if blocks else None
-    if q is not None:
+    q, factor = None, None
+    if blocks and activations == NVFP4 and all(map(takes_fp4, blocks)):
+        q, factor = fp4_buffers(m, k)
+        out += quantize_fp4(x, norm, rows, k, q, factor)
+    elif blocks:
+        q = quant_buffers(m, k, halves=any(w.groups > 1 for w in blocks))
         out += quantize_rows(x, norm, rows, k, q)
     buf = Buf("xf", (m, k), F32, Mem.SCRATCH) if len(blocks) < len(weights) else None
     if buf is not None:
         row = Var("r")
         out += [Alloc(buf), For(row, 0, rows, tuple(load_row(x, norm, row, k, buf, row)))]
-    return Rows(q, buf), out
+    return Rows(q, buf, factor), out
 
 
 def accumulate(
@@ -79,7 +95,17 @@ def accumulate(
     out: list[Stmt] = [Alloc(acc), zero, _product(acc, rows, w, row, panel)]
     if w.matrix.format.row_scale:
         out.append(_scaled(acc, w, panel))
+    if rows.factor is not None and not w.matrix.is_float:
+        out.append(_by_row(acc, rows.factor, row))
     return acc, out
+
+
+def _by_row(acc: Buf, factor: Buf, row: Expr) -> Stmt:
+    """Each row times its factor, as an fma for the same reason as in `_scaled`."""
+    i, j = Var("i"), Var("j")
+    own = Load(factor, (ex.add(row, i), ex.lit(0)))
+    value = ex.fma(Load(acc, (i, j)), own, ex.lit(0.0, F32))
+    return Map(acc, (i, j), (Axis(i, acc.shape[0]), Axis(j, LANES)), value)
 
 
 def _scaled(acc: Buf, w: Operand, panel: Expr) -> Stmt:

@@ -50,8 +50,8 @@ def test_one_tile_holds_a_step(front: Front, m: int, per: int, few: int) -> None
     """Up to 16 tokens; a tile is never twice as high as it must be, if it is higher than few."""
     for s in tiles(front):
         folded = RowTiles(s.var, mul(M, per) if per > 1 else M, s.variants)
-        made = height(folded, few, m * per)
-        assert made in heights(folded, few)
+        made = height(folded, Shape(tokens=few), m * per)
+        assert made in heights(folded, Shape(tokens=few))
         assert made <= max(few, TALLEST)
         if m <= TOKENS:
             assert m * per <= made
@@ -87,7 +87,7 @@ def test_full_tiles_count_as_the_programs_own(front: Front, eights: int) -> None
 def test_a_row_tile_that_stays_as_it_is() -> None:
     """One without a body that can be masked takes its rows one by one."""
     s = RowTiles(Var("row"), lit(5), ((8, ()), (1, ())))
-    assert heights(s, 8) == (8,)
+    assert heights(s, Shape(tokens=8)) == (8,)
 
 
 @pytest.mark.parametrize("tokens", [8, 16])

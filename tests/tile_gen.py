@@ -193,7 +193,7 @@ def reductions(draw: st.DrawFn) -> Program:
 
 
 @st.composite
-def matmuls(draw: st.DrawFn, fmt: str) -> Program:
+def matmuls(draw: st.DrawFn, fmt: str, activations: str = "int8") -> Program:
     """y = f(norm(x) w): rows made ready, panels times row tiles, an elementwise end."""
     w = PackedMatrix(FORMATS[fmt], draw(st.sampled_from([5, 16, 40])), 0)
     sizes = [7, 32, 50] if w.is_float else [n * w.format.block for n in (1, 2, 3)]
@@ -204,7 +204,9 @@ def matmuls(draw: st.DrawFn, fmt: str) -> Program:
     scale, y = Buf("scale", (k,), F32), Buf("y", (m, columns), F32)
     z = Buf("z", (m, columns), F32)
     norm = draw(st.sampled_from([None, Norm(lambda c: Load(scale, (c,)), 1e-5)]))
-    rows, body = prepare_rows(lambda r, c: Load(x, (r, c)), norm, m, k, [w])
+    rows, body = prepare_rows(
+        lambda r, c: Load(x, (r, c)), norm, m, k, [w], activations=activations
+    )
     unit, row = Var("panel"), Var("row")
     operand = Operand(w, blob, ex.lit(0))
     seed = draw(st.integers(0, 2**16))

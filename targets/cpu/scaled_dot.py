@@ -45,6 +45,17 @@ def _vpdpbusd(block: Block, acc: Node, codes: Node, bits: int, four: Node) -> No
     return tir.intrinsic("int32x16", "llvm.x86.avx512.vpdpbusd.512", acc, weights, acts)
 
 
+def _vpdpbusd_ymm(block: Block, acc: Node, codes: Node, bits: int, four: Node) -> Node:
+    """The same on halves of the lanes: AVX-VNNI, or AVX-512 with short vectors."""
+    acts = block.bind("acts", tirx.reinterpret("int8x32", tirx.Broadcast(four, 8)))
+    name, parts = "llvm.x86.avx512.vpdpbusd.256", []
+    for at in range(0, PANEL, 8):
+        picks = [tirx.IntImm("int32", at + n) for n in range(8)]
+        weights = tirx.reinterpret("int8x32", tirx.Shuffle([codes], picks))
+        parts.append(tir.intrinsic("int32x8", name, tirx.Shuffle([acc], picks), weights, acts))
+    return tirx.Shuffle(parts, [tirx.IntImm("int32", n) for n in range(PANEL)])
+
+
 def _by_nibbles(dot: Callable[[Node, Node], Node], lanes: int) -> DotRule:
     """A rule from a `lanes`-wide dot of codes 0..127: wider ones go as two nibbles, so that no
     16-bit sum saturates and no code has its sign bit set."""
@@ -93,6 +104,7 @@ def _portable(block: Block, acc: Node, codes: Node, bits: int, four: Node) -> No
 
 RULES: dict[str, DotRule] = {
     "vpdpbusd": _vpdpbusd,
+    "vpdpbusd_ymm": _vpdpbusd_ymm,
     "maddubs": _by_nibbles(_maddubs, 8),
     "sdot": _by_nibbles(_sdot, 4),
     "portable": _portable,
@@ -138,6 +150,7 @@ def _by_magnitude(block: Block, table: bytes, codes: Node) -> Node:
 
 LOOKUPS: dict[str, Lookup] = {
     "vpdpbusd": _byte_pick("llvm.x86.avx512.pshuf.b.512", 16),
+    "vpdpbusd_ymm": _byte_pick("llvm.x86.avx2.pshuf.b", 8),
     "maddubs": _byte_pick("llvm.x86.avx2.pshuf.b", 8),
     "sdot": _byte_pick("llvm.aarch64.neon.tbl1.v16i8", 4),
     "portable": _by_magnitude,
@@ -250,7 +263,12 @@ def _row(
     row, b = at
     s, places = dot.s, dot.scope.places
     each = len(quads) // len(scales)
-    xs = tirx.Broadcast(_element(places[s.x.scale], s.w.blocks, row, b), PANEL)
+    own = s.x.groups
+    first, width = b * tir.index(own) if own > 1 else b, own * s.w.blocks
+    factors = [
+        tirx.Broadcast(_element(places[s.x.scale], width, row, first + tir.index(g)), PANEL)
+        for g in range(own)
+    ]
     value = tir.load(acc, tir.index(0), PANEL)
     for g, scale in enumerate(scales):
         total = _start(dot, row, b, g)
@@ -258,7 +276,9 @@ def _row(
             col = b * tir.index(BLOCK) + tir.index(4 * c)
             four = tirx.reinterpret("int32", _element(places[s.x.codes], s.w.k, row, col, 4))
             total = block.bind("dot", RULES[dot.isa.dot](block, total, quads[c], dot.bits, four))
-        value = tir.fma(tirx.Cast(tir.type_name(F32, PANEL), total), xs * scale, value, PANEL)
+        value = tir.fma(
+            tirx.Cast(tir.type_name(F32, PANEL), total), factors[g % own] * scale, value, PANEL
+        )
     if minimum is not None:
         sums = _element(places[s.x.scaled_sums], s.w.blocks, row, b)
         value = tir.fma(minimum, tirx.Broadcast(sums, PANEL), value, PANEL)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from speccc.targets.devices.profile import Profile
-from speccc.targets.triton.schedule import Shape
+from speccc.targets.triton.schedule import Fp4, Shape
 from speccc.targets.triton.target import TritonTarget
 from speccc.targets.triton_build import Built, TritonKernel, build_cuda
 
 WARP = 32
+FP4 = {100: Fp4(128, 16, inline=True), 120: Fp4(16, 8)}
+"""`tcgen05.mma` and `mma.sync` of kind mxf4nvf4, as Triton 3.9 makes them of `tl.dot_scaled`."""
+UNITS = {100: 2}
+"""Most panels of an int8 tile. From 64 rows on Triton 3.9 takes `tcgen05.mma` on sm_100, and then
+fails: it has none of 8 columns, and none in a function that a kernel calls. On sm_90 tiles of 64
+rows become `wgmma`."""
 TOKENS = 8
 """Columns of `mma.sync`'s accumulator, and the least of `wgmma`'s."""
 
@@ -19,4 +27,6 @@ def make(profile: Profile) -> TritonTarget:
     def build(kernel: TritonKernel) -> Built:
         return build_cuda(kernel, arch)
 
-    return TritonTarget(profile, build, ("ptx", "cubin"), WARP, Shape(tokens=TOKENS))
+    plain = Shape(tokens=TOKENS, fp4=FP4.get(arch))
+    shape = replace(plain, units=UNITS.get(arch, plain.units))
+    return TritonTarget(profile, build, ("ptx", "cubin"), WARP, shape)

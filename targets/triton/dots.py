@@ -12,6 +12,7 @@ from speccc.ir.expr import Var
 from speccc.ir.packed import BLOCK, PANEL
 from speccc.ir.tile import Buf, Dot, ScaledDot
 from speccc.targets.triton.expr import Tiled, address, placed
+from speccc.targets.triton.fp4 import fp4_blocks, native
 from speccc.targets.triton.writer import Writer
 
 LEAST_TOKENS = 8
@@ -82,16 +83,10 @@ def dot(w: Writer, s: Dot) -> None:
     name, _, _ = _acc(w, s.acc, s.i, s.j)
     k = w.name(s.k.name)
     w.move(s.k, k, s.a, s.b)
-    w.put(f"for {k} in {_range(w, w.expr(s.lo), w.expr(s.hi))}:")
+    w.put(f"for {k} in {w.range(w.expr(s.lo), w.expr(s.hi))}:")
     w.depth += 1
     w.put(f"{name} = tl.fma({w.expr(s.a, 2)}, {w.expr(s.b, 2)}, {name})")
     _done(w, s.acc, name, s.i, s.j)
-
-
-def _range(w: Writer, lo: str, hi: str) -> str:
-    if w.shape.unroll == 1:
-        return f"range({lo}, {hi})"
-    return f"tl.range({lo}, {hi}, loop_unroll_factor={w.shape.unroll})"
 
 
 def scaled_dot(w: Writer, s: ScaledDot) -> None:
@@ -101,20 +96,25 @@ def scaled_dot(w: Writer, s: ScaledDot) -> None:
     loads, stores = w.touches(s)
     w.barrier(loads, stores)
     i, j, b, first = Var("i"), Var("j"), Var("block"), Var("first")
-    name, size, _ = _acc(w, s.acc, i, j)
+    name, size, tokens = _acc(w, s.acc, i, j)
     panel = ex.add(s.offset, ex.mul(s.panel, s.w.panel_bytes))
     start = w.let("panel_at", w.expr(panel, 1))
     w.env[first] = Tiled(start, 0, _live(w, w.wide.var)) if w.wide else start
+    if native(w.shape, s, size, tokens):
+        fp4_blocks(w, s, (i, j, first), name, (size, tokens))
+        _done(w, s.acc, name, i, j)
+        return
     base = ex.add(first, ex.mul(b, s.w.block_bytes))
     raw, rows = _codes_at(w, s, base, j), _rows_at(w, s, i, b)
     row = ex.add(s.x.row, i)
-    rows_scale = ex.Load(s.x.scale, (row, b))
-    scales = [ex.mul(rows_scale, s.w.scale(s.blob, base, j, g)) for g in range(s.w.groups)]
+    scales = [
+        ex.mul(s.x.scale_of(row, b, g), s.w.scale(s.blob, base, j, g)) for g in range(s.w.groups)
+    ]
     low = s.w.minimum(s.blob, base, j) if s.w.format.has_min else None
     scaled = ex.Load(s.x.scaled_sums, (row, b))
     at = w.name("block")
     w.move(b, at, raw, rows, *scales, *((low, scaled) if low else ()))
-    w.put(f"for {at} in {_range(w, '0', str(s.w.blocks))}:")
+    w.put(f"for {at} in {w.range('0', str(s.w.blocks))}:")
     w.depth += 1
     signed = _signed(w, s, w.let("raw", w.expr(raw, 2)), size)
     for text, scale in zip(signed, scales, strict=True):

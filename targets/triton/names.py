@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-RESERVED = ("tl", "triton", "exp", "rint", "meet", "worker", "workers", "goal", "float", "range")
+RESERVED = (
+    "tl",
+    "triton",
+    "exp",
+    "rint",
+    "e2m1",
+    "meet",
+    "worker",
+    "workers",
+    "goal",
+    "float",
+    "range",
+)
 """What every text says itself."""
 
 

@@ -20,6 +20,7 @@ from speccc.targets.triton.writer import Writer
 
 CALLED = "@triton.jit(noinline=True)"
 """Phases stay functions: inlined, what each computes ahead would take registers from all others."""
+INLINED = "@triton.jit"
 ALIGN = 64
 """Elements: what a worker has of its own starts on a line of the cache."""
 
@@ -63,7 +64,7 @@ def render_phase(kernel: Kernel, name: str, shape: Shape, bounds: Mapping[Var, i
     params += [str(w.env[v]) for v in scalars]
     params += [*(f"own_{t}" for t in own), "worker", "workers"]
     lines = "\n".join(w.lines)
-    text = f"{CALLED}\ndef {name}({', '.join(params)}):\n{lines}\n"
+    text = f"{INLINED if w.inline else CALLED}\ndef {name}({', '.join(params)}):\n{lines}\n"
     return Phase(name, text, kernel.bufs, scalars, own)
 
 
@@ -81,7 +82,7 @@ def _deal(w: Writer, kernel: Kernel, bounds: Mapping[Var, int]) -> dict[str, int
     stmts = list(w.choices.run(kernel.body))
     for s in stmts:
         if isinstance(s, RowTiles) and id(s) in w.choices.clips:
-            most = heights(s, w.shape.tokens)[-1]
+            most = heights(s, w.shape)[-1]
             w.tall |= dict.fromkeys(w.choices.clips[id(s)].tiles, most)
     copies: dict[Buf, int] = {}
     for s in stmts:

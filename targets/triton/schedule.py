@@ -6,6 +6,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Fp4:
+    """The least tile of a matrix instruction for NVFP4, in rows of weights and tokens.
+
+    `inline`: its sums are in memory that only a kernel can hold, no function that one calls.
+    """
+
+    lanes: int
+    tokens: int
+    inline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """A tile is `tokens` columns and up to `units` panels of 16 rows, if `fill` workers stay busy.
 
@@ -21,9 +33,10 @@ class Shape:
     warps: int = 4
     stages: int = 2
     registers: int | None = 255
+    fp4: Fp4 | None = None
 
     def __str__(self) -> str:
         return (
             f"tiles to {16 * self.units}x{self.tokens}, unroll {self.unroll}, "
-            f"{self.warps} warps, {self.stages} stages"
+            f"{self.warps} warps, {self.stages} stages{', fp4' if self.fp4 else ''}"
         )

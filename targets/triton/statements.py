@@ -39,7 +39,7 @@ from speccc.ir.tile import (
 from speccc.ir.types import F32, Kind
 from speccc.targets.triton.dots import dot, enter_lanes, scaled_dot
 from speccc.targets.triton.expr import TYPES, Held, Tiled, f32, placed
-from speccc.targets.triton.heights import heights
+from speccc.targets.triton.heights import heights, is_fp4
 from speccc.targets.triton.registers import accesses, lane_extent, lane_extents, row_axes
 from speccc.targets.triton.writer import Outer, Rows, Wide, Writer
 
@@ -162,7 +162,9 @@ def units_at_once(w: Writer, s: Share) -> int:
     """How many units of a share make a tile: as many as leave work for `fill` workers."""
     if id(s) not in w.choices.wide or not isinstance(s.extent, int):
         return 1
-    count = w.shape.units
+    count, fp4 = w.shape.units, w.shape.fp4
+    if fp4 and any(isinstance(t, ScaledDot) and is_fp4(t) for t in w.choices.run(s.body)):
+        count = max(count, fp4.lanes // LANES)
     while count > 1 and s.extent < count * w.shape.fill:
         count //= 2
     return count
@@ -194,7 +196,7 @@ def _clipped(w: Writer, s: RowTiles) -> None:
     """Masked tiles of one body. Where several heights are offered, the least that does for all."""
     w.barrier(w.reads(s.extent), ())
     extent, shape = w.expr(s.extent), w.shape
-    sizes = heights(s, shape.tokens)
+    sizes = heights(s, shape)
     with w.branches() as branch:
         for size in sizes:
             if len(sizes) > 1:

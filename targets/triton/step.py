@@ -17,6 +17,7 @@ from speccc.ir.expr import Var
 from speccc.ir.plan import Loop, Plan, Step, phases
 from speccc.ir.tile import Buf, Kernel
 from speccc.targets.triton.expr import POINTERS, helpers
+from speccc.targets.triton.fp4 import HELPER
 from speccc.targets.triton.names import Names
 from speccc.targets.triton.phase import Phase, render_phase
 from speccc.targets.triton.schedule import Shape
@@ -82,7 +83,9 @@ def render_step(
     signature |= {f"scratch_{t}": POINTERS[t] for t in own}
     signature |= {args[v]: "i64" for v in plan.sizes}
     lines = [*_start(own), *_body(plan.body, done, args, names, barriers)]
-    parts = [helpers(), *([_MEET] if barriers else []), *(p.text for p in done.values())]
+    texts = [p.text for p in done.values()]
+    fp4 = [HELPER] if any("e2m1(" in t for t in texts) else []
+    parts = [helpers(), *fp4, *([_MEET] if barriers else []), *texts]
     body = "\n".join(lines)
     parts.append(f"@triton.jit\ndef {entry}({', '.join(signature)}):\n{body}\n")
     text = "\n\n".join(parts)

@@ -74,7 +74,7 @@ class TritonTarget:
             (*places, *extra),
             (launch,),
             FLOAT_BYTES * arena.elements,
-            height=lambda s, extent: height(s, self.shape.tokens, extent),
+            height=lambda s, extent: height(s, self.shape, extent),
         )
 
     def stages(self) -> Mapping[str, Step]:

@@ -86,6 +86,8 @@ class Writer:
     outer: Outer | None = None
     tall: dict[Buf, int] = field(default_factory=dict)
     """Rows that a tile in memory has where row tiles are higher than the program's own."""
+    inline: bool = False
+    """Whether the function must become a part of the kernel that calls it."""
 
     def put(self, text: str) -> None:
         """One line."""
@@ -100,6 +102,12 @@ class Writer:
         name = self.name(wanted)
         self.put(f"{name} = {value}")
         return name
+
+    def range(self, lo: str, hi: str) -> str:
+        """The text of what a long loop runs over."""
+        if self.shape.unroll == 1:
+            return f"range({lo}, {hi})"
+        return f"tl.range({lo}, {hi}, loop_unroll_factor={self.shape.unroll})"
 
     def scope(self, ndim: int = 0) -> Scope:
         """For expressions of a tile of `ndim` dimensions."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton.language as tl
 from triton.runtime import interpreter
 
 from speccc.targets.triton_build import load_triton_module
@@ -58,9 +59,20 @@ class _Patient(interpreter.InterpreterBuilder):
         return super().create_atomic_load(*args)
 
 
+def _scales(handle: Any, compute: Any) -> Any:
+    """Scales of `dot_scaled` as f32. Triton 3.9 takes each for a power of two, ue4m3 too."""
+    if handle.dtype != tl.float8e4nv:
+        return _powers(handle, compute)
+    return torch.from_numpy(handle.data).view(torch.float8_e4m3fn).to(torch.float32).numpy()
+
+
+_powers = interpreter._dot_scaled_scale_to_f32
+
+
 def main() -> None:
     """Answers until the input ends."""
     interpreter.interpreter_builder.__class__ = _Patient
+    interpreter._dot_scaled_scale_to_f32 = _scales
     with tempfile.TemporaryDirectory(prefix="speccc-interpret-") as folder:
         for line in sys.stdin:
             request = json.loads(line)
