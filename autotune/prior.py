@@ -55,6 +55,7 @@ class Machine:
 # best; the sets without a 512-bit dot take several instructions for each.
 MACHINES: dict[str, Machine] = {
     "avx512vnni": Machine(12e9, 2.5e9, 1 / 8, 30),
+    "avxvnni": Machine(12e9, 2.5e9, 1 / 16, 6),
     "avx2": Machine(12e9, 2.5e9, 1 / 32, 6),
     "dotprod": Machine(12e9, 2.5e9, 1 / 16, 6),
     "portable": Machine(12e9, 2.5e9, 1 / 128, 6),

@@ -35,7 +35,17 @@ from speccc.targets.cpu.target import UNTUNED, CpuTarget
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[Buf, Array]
-HERE = tuple(isa for isa in ISAS.values() if runs_here(isa))
+AVX512_AS_VNNI = replace(
+    ISAS["avxvnni"],
+    attrs=("+avx512vl", "+avx512vnni"),
+    flags=frozenset({"avx512vl", "avx512_vnni"}),
+)
+"""The same instructions as AVX-VNNI in AVX-512's encoding: its rule runs where only that is."""
+HERE = tuple(
+    isa if runs_here(isa) else AVX512_AS_VNNI
+    for isa in ISAS.values()
+    if runs_here(isa) or (isa.name == "avxvnni" and runs_here(AVX512_AS_VNNI))
+)
 """Every instruction set this machine can execute."""
 
 ROPES = {"none": None, "linear": LINEAR_SCALING, "llama3": LLAMA3_SCALING}

@@ -11,7 +11,7 @@ from speccc.cli.spelling import Command
 from speccc.quick_import import without_torch
 from speccc.runtime.destination import artifact_destination
 
-ISAS = ("auto", "avx512vnni", "avx2", "dotprod", "portable")
+ISAS = ("auto", "avx512vnni", "avxvnni", "avx2", "dotprod", "portable")
 KV_TYPES = ("f16", "i8", "f32")
 WEIGHTS = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "fp8")
 

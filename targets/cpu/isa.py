@@ -32,6 +32,14 @@ ISAS: dict[str, Isa] = {
             frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}),
             "vpdpbusd",
         ),
+        Isa(
+            "avxvnni",
+            "x86_64",
+            "x86-64-v3",
+            ("+avxvnni",),
+            frozenset({"avx2", "fma", "f16c", "avx_vnni"}),
+            "vpdpbusd_ymm",
+        ),
         Isa("avx2", "x86_64", "x86-64-v3", (), frozenset({"avx2", "fma", "f16c"}), "maddubs"),
         Isa(
             "dotprod",

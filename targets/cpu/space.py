@@ -18,7 +18,7 @@ UNROLLS = (1, 2, 4)
 PREFETCH = (512, 4096)
 """Bytes: a cache miss lasts about 100 ns, in which one core streams 1 to 2 KB."""
 
-CODE = {"avx512vnni": 32, "avx2": 8, "dotprod": 8, "portable": 8}
+CODE = {"avx512vnni": 32, "avxvnni": 8, "avx2": 8, "dotprod": 8, "portable": 8}
 """Most row dots of one block written out per trip, by instruction set: as many as there are
 registers of 16 lanes. Longer bodies take long to compile and do not fit the instruction cache."""
 
