@@ -22,22 +22,30 @@ from speccc.errors import SpecccError
 from speccc.verify_cost import LEAST_MS, PROMPT, WIDTHS, VerifyTable
 
 KERNEL = "verify"
+TRIES = 3
+"""Measurements after which a busy machine is not asked again: it may always be busy."""
 
 
 def known_or_measured(
     keys: Mapping[int, TuneKey], measure: Callable[[], VerifyTable], notice: Notice = warn
 ) -> VerifyTable:
-    """The table kept under the keys, by width; else what `measure` finds, which is then kept."""
+    """The table kept under the keys, by width; else what `measure` finds, which is then kept.
+
+    A table that was measured on a busy machine is measured again, up to `TRIES` times in all. Of
+    several measurements of a width the lowest median counts: other work only adds to a time.
+    """
     try:
         cache = TuneCache(user_cache.folder("tune"), notice=notice)
     except SpecccError as error:
         notice(f"T(m) is not kept: {error}")
         return measure()
     with cache:
-        table = _known(cache, keys, notice)
-        if table is None:
-            table = measure()
-            _keep(cache, [_record(keys[w], ms) for w, ms in table.samples.items()], notice)
+        tables = _known(cache, keys, notice)
+        table = _quietest(tables)
+        if table is None or (table.noisy and len(tables) < TRIES):
+            fresh = measure()
+            _keep(cache, [_record(keys[w], ms) for w, ms in fresh.samples.items()], notice)
+            table = _quietest([*tables, fresh]) or fresh
     return table
 
 
@@ -69,19 +77,26 @@ def _key(program: str, m: int, weight_bytes: int, device: Device, threads: int) 
     )
 
 
-def _known(cache: TuneCache, keys: Mapping[int, TuneKey], notice: Notice) -> VerifyTable | None:
-    """The samples of every width, or None; what another machine measured does not count."""
-    samples: dict[int, list[float]] = {}
+def _known(cache: TuneCache, keys: Mapping[int, TuneKey], notice: Notice) -> list[VerifyTable]:
+    """Every measurement that has all widths; what another machine measured does not count."""
+    runs: list[dict[int, tuple[float, ...]]] = []
     try:
-        for width, key in keys.items():
+        for n, (width, key) in enumerate(keys.items()):
             found = [entry.record for entry in cache.lookup(key).exact if entry.verified]
-            samples[width] = [ms for record in found for ms in record.ms]
-            if not samples[width]:
-                return None
+            runs = runs if n else [{} for _ in found]
+            runs = [{**run, width: r.ms} for run, r in zip(runs, found, strict=False)]
     except SpecccError as error:
         notice(f"T(m) is measured anew: {error}")
+        return []
+    return [VerifyTable(run) for run in runs]
+
+
+def _quietest(tables: Sequence[VerifyTable]) -> VerifyTable | None:
+    """Of each width the samples with the lowest median; None without a table."""
+    if not tables:
         return None
-    return VerifyTable(samples)
+    widths = tables[0].samples
+    return VerifyTable({w: min((t.samples[w] for t in tables), key=median) for w in widths})
 
 
 def _keep(cache: TuneCache, records: Sequence[Record], notice: Notice) -> None:

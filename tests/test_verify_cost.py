@@ -131,8 +131,20 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def once() -> Callable[[], VerifyTable]:
     """Measures the first time and fails the second."""
-    tables = iter([VerifyTable({w: [1000 * c, 900 * c, 0.0] for w, c in COST.items()})])
+    tables = iter([quiet()])
     return lambda: next(tables)
+
+
+def quiet(factor: float = 1.0) -> VerifyTable:
+    """What an idle machine measures."""
+    return VerifyTable({w: [1000 * c, 900 * c, factor * 890 * c] for w, c in COST.items()})
+
+
+def busy(factor: float) -> VerifyTable:
+    """What a machine measures on which the medians are so much higher."""
+    return VerifyTable(
+        {w: [factor * c for c in (400 * m, 900 * m, 5000 * m)] for w, m in COST.items()}
+    )
 
 
 @pytest.mark.usefixtures("cache")
@@ -144,6 +156,25 @@ def test_what_was_measured_is_not_measured_again() -> None:
     with TuneCache(user_cache.folder("tune")) as kept:
         assert kept.stats().records == len(WIDTHS)
         assert kept.check() == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_busy_machine_is_asked_again_but_not_for_ever() -> None:
+    tables = iter([busy(3.0), busy(2.0), busy(4.0)])
+    found = [known_or_measured(KEYS, lambda: next(tables)) for _ in range(5)]
+    assert [table.measured[1] / (900 * COST[1]) for table in found] == pytest.approx(
+        [3, 2, 2, 2, 2]
+    )
+    assert next(tables, None) is None
+    assert all(table.noisy for table in found)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_quiet_measurement_ends_the_asking() -> None:
+    tables = iter([busy(3.0), quiet()])
+    found = [known_or_measured(KEYS, lambda: next(tables)) for _ in range(3)]
+    assert [table.noisy for table in found] == [True, False, False]
+    assert found[2].measured == pytest.approx(quiet().measured)
 
 
 @pytest.mark.usefixtures("cache")
