@@ -36,10 +36,15 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlanBuf:
-    """A buffer and its role."""
+    """A buffer and its role.
+
+    A `window` is no buffer of its own but a part of that called `weights`, from this byte on; the
+    byte may depend on the variables of loops.
+    """
 
     buf: Buf
     role: Role
+    window: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

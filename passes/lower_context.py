@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from speccc.errors import UnsupportedError
+from speccc.ir import expr as ex
 from speccc.ir import ops
 from speccc.ir.expr import Expr, Load, Var, cast
 from speccc.ir.graph import Value
+from speccc.ir.packed import PackedMatrix
 from speccc.ir.plan import PlanBuf, Role
 from speccc.ir.tile import LANES, Buf
 from speccc.ir.types import F16, F32, I8, I32, INDEX, U8, DType
@@ -117,6 +119,24 @@ class Context:
         buf = Buf(name, shape, dtype)
         self.bufs.append(PlanBuf(buf, role))
         return buf
+
+    def weight(
+        self,
+        names: tuple[str, ...],
+        packed: PackedMatrix,
+        group: int | None,
+        layer: LayerVar | None,
+    ) -> tuple[Buf, Expr]:
+        """The buffer that holds names[layer], and the byte of it where the matrix begins."""
+        offset = self.weights.matrix(names, packed, group, layer)
+        if not self.weights.windowed:
+            return self.blob, offset
+        found = next((b.buf for b in self.bufs if b.window == offset), None)
+        if found is None:
+            count = sum(b.window is not None for b in self.bufs)
+            found = Buf(f"{self.blob.name}_{count}", (packed.nbytes,), U8)
+            self.bufs.append(PlanBuf(found, Role.WEIGHTS, offset))
+        return found, ex.lit(0)
 
     def activation(self, value: Value, name: str, role: Role = Role.ACTIVATION) -> Buf:
         """A buffer for a graph value f32[m, ..], trailing axes flattened and padded to 16."""

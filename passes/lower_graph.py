@@ -55,6 +55,8 @@ class LowerGraph:
 
     kv: str = "f16"
     top: int = 0
+    windowed: bool = False
+    """Each matrix is bound by itself: see `WeightLayout`."""
     activations: str = INT8
 
     def run(self, graph: Graph) -> Lowered:
@@ -63,7 +65,10 @@ class LowerGraph:
             choices = ", ".join(ACTIVATIONS)
             raise UnsupportedError(f"--activations {self.activations}: choose one of {choices}")
         ctx = Context(
-            kv_shape(graph, self.kv), head=HeadRows(self.top), activations=self.activations
+            kv_shape(graph, self.kv),
+            head=HeadRows(self.top),
+            weights=WeightLayout(windowed=self.windowed),
+            activations=self.activations,
         )
         ctx.values[graph.param("tokens")] = ctx.tokens
         for index, name in enumerate(n for n in graph.names if n.startswith("cache_k.")):
@@ -171,11 +176,11 @@ class _Walk:
         table, tokens = n.inputs
         packed = packed_matrix(table.type)
         names, layer = ctx.names(table)
-        offset = ctx.weights.matrix(names, packed, None, layer)
+        blob, offset = ctx.weight(names, packed, None, layer)
         dst = ctx.activation(Value(n), "token_embd")
         row, c = Var("row"), Var("c")
         token = load_index(ctx.values[tokens], row)
-        value = packed.element(ctx.blob, offset, token, c)
+        value = packed.element(blob, offset, token, c)
         body = (Share(row, ctx.m, (Map(dst, (row, c), (Axis(c, packed.k),), value),)),)
         return (Kernel("token_embd", buffers_of(body, ctx), ctx.scalars, body),)
 

@@ -156,8 +156,7 @@ class RegionLowering:
         outer = self.outer(self.region.weights[port])
         names, layer = self.ctx.names(outer)
         packed = packed_matrix(outer.type)
-        offset = self.ctx.weights.matrix(names, packed, group, layer)
-        return Operand(packed, self.ctx.blob, offset)
+        return Operand(packed, *self.ctx.weight(names, packed, group, layer))
 
     def _result(self, result: Value, outer: Value, rows: Rows) -> list[Stmt]:
         heads = self._heads(result)

@@ -10,8 +10,8 @@ from speccc.ir.formats import FORMATS, Format
 from speccc.ir.packed import PackedMatrix
 from speccc.ir.types import DType, TensorType
 
-ALIGN = 64
-"""Bytes; and, for vectors, elements."""
+ALIGN, WINDOW_ALIGN = 64, 256
+"""Bytes; and, for vectors, elements. The larger is that of places which devices bind buffers at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,12 @@ class LayerVar:
 
 @dataclass
 class WeightLayout:
-    """Allocates slots in reading order; a weight used twice keeps its first place."""
+    """Allocates slots in reading order; a weight used twice keeps its first place.
 
+    `windowed`: each matrix is to be bound by itself, where 32 bits do not reach all of them.
+    """
+
+    windowed: bool = False
     matrices: list[MatrixSlot] = field(default_factory=list)
     vectors: list[VectorSlot] = field(default_factory=list)
     matrix_bytes: int = 0
@@ -61,7 +65,8 @@ class WeightLayout:
         """Byte offset of names[layer] (of names[0] outside a loop); all are packed alike."""
         key = (names, group)
         if key not in self._placed:
-            first, stride = self.matrix_bytes, _up(packed.nbytes)
+            align = WINDOW_ALIGN if self.windowed else ALIGN
+            first, stride = self.matrix_bytes, _up(packed.nbytes, align)
             for n, name in enumerate(names):
                 self.matrices.append(MatrixSlot(name, packed, first + n * stride, group))
             self.matrix_bytes += stride * len(names)
@@ -80,8 +85,8 @@ class WeightLayout:
         return self._placed[key]
 
 
-def _up(n: int) -> int:
-    return -(-n // ALIGN) * ALIGN
+def _up(n: int, align: int = ALIGN) -> int:
+    return -(-n // align) * align
 
 
 def _at(first: int, stride: int, layer: LayerVar | None) -> Expr:

@@ -36,8 +36,6 @@ from speccc.targets.launch_plan import SCRATCH, document
 from speccc.verify_cost import VerifyTable, measure
 
 Array = npt.NDArray[Any]
-WEIGHTS_MOST = 2**31 - 1
-"""Kernels find a byte of the weights by a signed 32-bit number."""
 HOST_DEVICES = ("llvmpipe", "opencl:cpu")
 """Devices that are the CPU: their memory is the host's."""
 FLOAT_BYTES = 4
@@ -69,15 +67,9 @@ def build_device_step(
     plan: Plan,
     arena: Arena,
     bounds: Mapping[Var, int],
-    weight_bytes: int,
     tell: Callable[[str, int, int], None],
 ) -> DeviceStep:
     """The step for a device. UnsupportedError for what the target or its tools cannot."""
-    if weight_bytes > WEIGHTS_MOST:
-        raise UnsupportedError(
-            f"--target {device.name}: the weights are {weight_bytes} bytes, it reaches "
-            f"{WEIGHTS_MOST}: use a smaller format or --target cpu"
-        )
     reason = device.unsupported(plan)
     if reason is not None:
         raise UnsupportedError(f"--target {device.name}: {reason}")

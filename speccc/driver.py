@@ -38,6 +38,7 @@ from speccc.passes.lower_graph import Lowered, LowerGraph
 from speccc.passes.lower_top import MOST_TOP
 from speccc.passes.pipeline import DumpStages, Stage
 from speccc.passes.plan_memory import PlanMemory
+from speccc.reach import lower_for
 from speccc.requantize import requantized
 from speccc.runtime.artifact_file import write_entries
 from speccc.runtime.destination import artifact_destination
@@ -134,7 +135,7 @@ def _build(
     program = (subject.plan, subject.arena, subject.bounds)
     if device is None:
         return build_step(*program, schedules, subject.isa, open_kernel_cache())
-    return build_device_step(device, *program, subject.weights.nbytes, tell)
+    return build_device_step(device, *program, tell)
 
 
 def tunable(path: Path, options: CompileOptions, progress: Progress | None = None) -> Subject:
@@ -166,7 +167,7 @@ def _front(path: Path, options: CompileOptions, isa: Isa, times: _Times, tell: P
         times.lap("requantize")
     graph = final_graph(source, options, times, tell)
     top = MOST_TOP if options.target == "cpu" else 0
-    lowered = LowerGraph(options.kv, top).run(graph)
+    lowered = lower_for(options.target, LowerGraph(options.kv, top), graph)
     bounds = _bounds(lowered)
     arena = PlanMemory(bounds).run(lowered.plan)
     # Scratch is known only from the code, which takes long to make: ask about the rest before it.
@@ -369,7 +370,7 @@ def _parameters(plan: Plan) -> list[dict[str, Any]]:
             "role": b.role.value,
         }
         for b in plan.bufs
-        if b.role is not Role.ACTIVATION
+        if b.role is not Role.ACTIVATION and b.window is None
     ]
 
 

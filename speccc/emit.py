@@ -23,6 +23,7 @@ from speccc.passes.graph_pipeline import optimize
 from speccc.passes.lower_context import KV_TYPES, MAX_ROWS
 from speccc.passes.lower_graph import Lowered, LowerGraph
 from speccc.passes.plan_memory import Arena, PlanMemory
+from speccc.reach import lower_for
 from speccc.requantize import requantized
 from speccc.runtime.devices.built_kernels import FOLDER as KERNELS
 from speccc.runtime.devices.launch_plan import FILE as LAUNCH_PLAN
@@ -77,7 +78,7 @@ def emit_to(
     """
     tell = progress or (lambda what, done, total: None)
     destination = emit_destination(folder)
-    front = read_model(path, options, tell)
+    front = read_model(path, options, tell, target.name)
     why = target.unsupported(front.plan)
     if why:
         raise UnsupportedError(why, where=target.name)
@@ -90,8 +91,8 @@ def emit_to(
     return report
 
 
-def read_model(path: Path, options: EmitOptions, tell: Progress) -> Front:
-    """The model's plan. InputError for a bad one."""
+def read_model(path: Path, options: EmitOptions, tell: Progress, target: str = "") -> Front:
+    """The model's plan, for a target. InputError for a bad model."""
     if options.kv not in KV_TYPES:
         raise UnsupportedError(f"choose one of {', '.join(KV_TYPES)}", where=f"--kv {options.kv}")
     tell("read", 0, 1)
@@ -99,7 +100,7 @@ def read_model(path: Path, options: EmitOptions, tell: Progress) -> Front:
     if options.weights is not None:
         source = requantized(source, options.weights)
     graph = optimize(build_llama(source.config, weight_types(source.weights)))
-    lowered = LowerGraph(options.kv).run(graph)
+    lowered = lower_for(target, LowerGraph(options.kv), graph)
     bounds = {lowered.sizes["m"]: MAX_ROWS}
     arena = PlanMemory(bounds).run(lowered.plan)
     tell("read", 1, 1)

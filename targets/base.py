@@ -85,7 +85,8 @@ class Place:
     """A buffer that a launch binds.
 
     `role` is a `Role`'s value or "scratch". An activation lies `offset` bytes into the arena; a
-    scratch buffer holds one part of this shape for each workgroup. Others stand by themselves.
+    scratch buffer holds one part of this shape for each workgroup; a `window` is a part of the
+    buffer `weights` from that byte on. Others stand by themselves.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Place:
     shape: tuple[Expr | int, ...]
     role: str
     offset: int | None = None
+    window: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

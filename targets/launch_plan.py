@@ -28,6 +28,7 @@ def plan_places(plan: Plan, arena: Arena) -> tuple[Place, ...]:
             b.buf.shape,
             b.role.value,
             FLOAT_BYTES * arena.offsets[b.buf] if b.role is Role.ACTIVATION else None,
+            b.window,
         )
         for b in plan.bufs
         if b.role is not Role.ACTIVATION or b.buf in arena.offsets
@@ -98,6 +99,8 @@ def document(rendered: RenderedPlan) -> Mapping[str, object]:
 def _place(p: Place) -> Mapping[str, object]:
     shape = [d if isinstance(d, int) else print_expr(d) for d in p.shape]
     out: dict[str, object] = {"name": p.name, "dtype": p.dtype, "shape": shape, "role": p.role}
+    if p.window is not None:
+        out["window"] = print_expr(p.window)
     return out if p.offset is None else {**out, "arena_offset": p.offset}
 
 

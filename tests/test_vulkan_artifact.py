@@ -22,7 +22,7 @@ from vulkan_rig import LAVAPIPE, NAMES, SPECS, file_of, model_of, session_of
 
 from speccc.api import load
 from speccc.device_here import device_target, profile_of_device
-from speccc.device_step import WEIGHTS_MOST, build_device_step, measured_here
+from speccc.device_step import measured_here
 from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError, UnsupportedError
 from speccc.runtime.artifact_file import read_entries, write_entries
@@ -206,10 +206,6 @@ def test_what_32_bit_numbers_do_not_reach_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(vulkan_session, "MOST_ELEMENTS", 50_000)
     with pytest.raises(InputError, match=r"has \d+ elements, kernels count to 50000: .*\(-c\)"):
         model_of(NAMES[0]).session(context=512)
-    target = device_target(LAVAPIPE)
-    lowered: Any = None
-    with pytest.raises(UnsupportedError, match="the weights are 2147483648 bytes"):
-        build_device_step(target, lowered, lowered, {}, WEIGHTS_MOST + 1, lambda *_: None)
 
 
 def test_without_vulkan_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

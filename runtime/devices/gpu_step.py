@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import InputError, SpecccError
-from speccc.runtime.devices.launch_plan import SCRATCH, Buffer, Call, Launch, LaunchPlan
+from speccc.runtime.devices.launch_plan import SCRATCH, WHOLE, Buffer, Call, Launch, LaunchPlan
 
 Array = npt.NDArray[Any]
 BARRIER, LATE = "grid_barrier", 1
@@ -132,7 +132,9 @@ class GpuStep:
         self._ran = False
         arena = driver.allocate(max(plan.arena, 1))
         self._parts = {
-            b.name: self._place(b, arena) for b in plan.buffers.values() if b.role != SCRATCH
+            b.name: self._place(b, arena)
+            for b in plan.buffers.values()
+            if b.role != SCRATCH and b.window is None
         }
         self._bound = self._bind(capacity)
         for name, array in given.items():
@@ -167,7 +169,9 @@ class GpuStep:
         memory = self.driver.allocate(most) if most else None
         return {
             launch: [
-                Part(memory, own[name]) if name in own else self._parts[name]
+                Part(memory, own[name])
+                if name in own
+                else self._parts.get(name, self._parts[WHOLE])
                 for name in launch.buffers
             ]
             for launch, (own, _) in places.items()
@@ -212,6 +216,12 @@ class GpuStep:
             # They wait for each other: one that does not run would be waited for without end.
             groups = min(groups, self.driver.resident(kernel, launch.threads))
         buffers = self._bound[launch]
+        if call.windows:
+            whole = self._parts[WHOLE].memory
+            buffers = [
+                Part(whole, call.windows[name]) if name in call.windows else part
+                for name, part in zip(launch.buffers, buffers, strict=True)
+            ]
         self.driver.launch(kernel, groups, launch.threads, buffers, call.scalars, launch.scalar)
 
 

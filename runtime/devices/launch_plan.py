@@ -19,7 +19,11 @@ SCRATCH = "scratch"
 ROLES = ("input", "weights", "state", "activation", "output", "workspace", SCRATCH)
 ALIGN = 256
 """Bytes: what a buffer's part starts at a multiple of, the most that a device may ask for."""
-SCALARS = ("i32", "i64")
+END = {"i32": 2**31 - 1, "i64": 2**63 - 1}
+"""The largest number by type of scalar: only the weights can have more bytes than an i32 says, and
+then kernels see windows of them."""
+SCALARS = tuple(END)
+WHOLE = "weights"
 MOST_THREADS = 1024
 MOST_TRIPS = 100_000
 MOST_LAUNCHES = 1 << 16
@@ -44,13 +48,18 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer by name; `offset` is bytes into the arena, None for one of its own."""
+    """A buffer by name; `offset` is bytes into the arena, None for one of its own.
+
+    A `window` is a part of the buffer `weights`, from that byte on, which may differ by a loop's
+    round: so 32 bits reach any place in it.
+    """
 
     name: str
     dtype: str
     shape: tuple[Size, ...]
     role: str
     offset: int | None
+    window: Size | None = None
 
     def nbytes(self, sizes: Mapping[str, int]) -> int:
         """Its bytes for given sizes."""
@@ -91,11 +100,15 @@ Step = Union[Launch, Repeat]  # noqa: UP007 (forward reference)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One launch with its numbers worked out; `most` is at least 1."""
+    """One launch with its numbers worked out; `most` is at least 1.
+
+    `windows` are the bytes at which its windows of the weights begin, by name.
+    """
 
     launch: Launch
     scalars: tuple[int, ...]
     most: int
+    windows: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +140,31 @@ class LaunchPlan:
 
     def calls(self, sizes: Mapping[str, int]) -> Iterator[Call]:
         """The launches of one step in order; one without work is left out."""
-        return _calls(self.steps, dict(sizes))
+        return self._calls(self.steps, dict(sizes))
+
+    def _calls(self, steps: tuple[Step, ...], known: dict[str, int]) -> Iterator[Call]:
+        for step in steps:
+            if isinstance(step, Repeat):
+                for n in range(step.extent):
+                    yield from self._calls(step.body, {**known, step.var: n})
+                continue
+            most = step.most(known)
+            if most > 0:
+                end = END[step.scalar]
+                scalars = tuple(min(known[name], end) for name in step.scalars)
+                yield Call(step, scalars, most, self.windows(step, known))
+
+    def windows(self, launch: Launch, known: Mapping[str, int]) -> dict[str, int]:
+        """Where in the weights the windows of a launch begin; InputError for one outside them."""
+        out = {}
+        for name in launch.buffers:
+            b = self.buffers[name]
+            if b.window is not None:
+                out[name] = b.window(known)
+                whole = self.buffers[WHOLE].nbytes(known)
+                if not 0 <= out[name] <= whole - b.nbytes(known):
+                    raise InputError(f"buffer {name} lies outside the weights")
+        return out
 
 
 def _flat(steps: tuple[Step, ...]) -> Iterator[Launch]:
@@ -136,17 +173,6 @@ def _flat(steps: tuple[Step, ...]) -> Iterator[Launch]:
             yield from _flat(step.body)
         else:
             yield step
-
-
-def _calls(steps: tuple[Step, ...], known: dict[str, int]) -> Iterator[Call]:
-    for step in steps:
-        if isinstance(step, Repeat):
-            for n in range(step.extent):
-                yield from _calls(step.body, {**known, step.var: n})
-            continue
-        most = step.most(known)
-        if most > 0:
-            yield Call(step, tuple(known[name] for name in step.scalars), most)
 
 
 def read_launch_plan(document: Any, where: str) -> LaunchPlan:
@@ -165,9 +191,12 @@ def _plan(document: Any) -> LaunchPlan:
         raise ValueError("it is no object")
     sizes = tuple(_text(s) for s in document["sizes"])
     arena = _count(document["arena_bytes"])
-    buffers = {b.name: b for b in (_buffer(b, sizes, arena) for b in document["buffers"])}
+    inside = (*sizes, *_loops(document["launches"]))
+    buffers = {b.name: b for b in (_buffer(b, sizes, inside, arena) for b in document["buffers"])}
     if len(buffers) != len(document["buffers"]):
         raise ValueError("a buffer is there twice")
+    if any(b.window for b in buffers.values()) and WHOLE not in buffers:
+        raise ValueError("parts of weights that are not there")
     entries = {_text(k["name"]): _text(k["entry"]) for k in document["kernels"]}
     reader = _Reader(buffers, entries)
     steps = reader.steps(document["launches"], sizes)
@@ -194,14 +223,26 @@ def _needs(n: Any) -> Needs:
     return Needs(device, _count(n["subgroup"]), matrix, _count(n["workers"]))
 
 
-def _buffer(b: Any, sizes: tuple[str, ...], arena: int) -> Buffer:
+def _loops(steps: Any) -> Iterator[str]:
+    """The variables of all loops."""
+    for step in steps:
+        if "loop" in step:
+            yield _text(step["loop"])
+            yield from _loops(step["body"])
+
+
+def _buffer(b: Any, sizes: tuple[str, ...], inside: tuple[str, ...], arena: int) -> Buffer:
     name, role = _text(b["name"]), b["role"]
     if role not in ROLES or b["dtype"] not in DTYPES:
         raise ValueError(f"buffer {name} is of an unknown kind")
     offset = _count(b["arena_offset"]) if role == "activation" else None
     if offset is not None and (offset > arena or offset % 4):
         raise ValueError(f"buffer {name} lies outside the arena")
-    return Buffer(name, b["dtype"], tuple(read_size(d, sizes) for d in b["shape"]), role, offset)
+    shape = tuple(read_size(d, sizes) for d in b["shape"])
+    window = read_size(b["window"], inside) if "window" in b else None
+    if window is not None and (role != WHOLE or name == WHOLE):
+        raise ValueError(f"buffer {name} is no part of the weights")
+    return Buffer(name, b["dtype"], shape, role, offset, window)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from speccc.ir.types import DTYPES
 from speccc.runtime.cores import cores
 from speccc.runtime.devices.gpu_session import largest_sizes
 from speccc.runtime.devices.gpu_step import Code
-from speccc.runtime.devices.launch_plan import SCRATCH, Launch, LaunchPlan, Needs, Repeat
+from speccc.runtime.devices.launch_plan import SCRATCH, WHOLE, Launch, LaunchPlan, Needs, Repeat
 from speccc.runtime.devices.vulkan_home import need_vulkan
 from speccc.runtime.devices.vulkan_worker import Copies, DeviceInfo, Span, VulkanWorker
 from speccc.runtime.rows import Splits
@@ -74,6 +74,11 @@ class VulkanSession(StepSession):
         self._upload(rope_tables(spec, self._tiles * LANES))
         worker.record(list(self._order(codes)))
 
+    @property
+    def _windowed(self) -> bool:
+        """Whether kernels see parts of the weights."""
+        return any(b.window is not None for b in self.plan.buffers.values())
+
     def close(self) -> None:
         """Ends the worker; the session is of no use afterwards."""
         self._end()
@@ -84,7 +89,7 @@ class VulkanSession(StepSession):
         for buf, shape in buffer_shapes(self.spec, self._tiles).items():
             self._shapes[buf.name] = constants.get(buf.name, shape)
             count = math.prod(self._shapes[buf.name])
-            if count > MOST_ELEMENTS:
+            if count > MOST_ELEMENTS and not (buf.name == WHOLE and self._windowed):
                 raise InputError(
                     f"{buf.name} has {count} elements, kernels count to {MOST_ELEMENTS}: "
                     "give a shorter context (-c) or a smaller model"
@@ -108,17 +113,22 @@ class VulkanSession(StepSession):
                 part = raw[at : at + PART].tobytes()
                 self._worker.step([(Span(span.buffer, at, len(part)), part)], [], run=False)
 
-    def _kernel(self, launch: Launch, code: Code, *, pushed: bool) -> int:
+    def _kernel(
+        self, launch: Launch, windows: Mapping[str, int], code: Code, *, pushed: bool
+    ) -> int:
+        places = [self._bound(launch, name, windows) for name in launch.buffers]
         return self._worker.kernel(
             code.binary,
-            [*(self._bound(launch, name) for name in launch.buffers), self._spans[SIZES]],
+            [*places, self._spans[SIZES]],
             uniforms=1,
             push=pushed,
             subgroup=self.plan.needs.subgroup,
         )
 
-    def _bound(self, launch: Launch, name: str) -> Span:
+    def _bound(self, launch: Launch, name: str, windows: Mapping[str, int]) -> Span:
         b = self.plan.buffers[name]
+        if name in windows:
+            return Span(self._spans[WHOLE].buffer, windows[name], b.nbytes(self._largest))
         if b.role == SCRATCH:
             whole, at = self._spans[SCRATCH], self._scratch[launch][0][name]
         elif b.offset is not None:
@@ -129,19 +139,22 @@ class VulkanSession(StepSession):
 
     def _order(self, codes: Mapping[str, Code]) -> Iterator[tuple[int, int, int]]:
         """Kernel, workgroups and push constant of every launch: a loop's round is pushed."""
-        numbers: dict[Launch, int] = {}
+        numbers: dict[tuple[Launch, tuple[int, ...]], int] = {}
         for step in self.plan.steps:
             launches, turns = (step.body, step.extent) if isinstance(step, Repeat) else ((step,), 1)
             for turn in range(turns):
                 for launch in launches:
                     if not isinstance(launch, Launch):
                         raise InputError("the launch plan has a loop within a loop")
-                    if launch not in numbers:
+                    known = self._largest | ({step.var: turn} if isinstance(step, Repeat) else {})
+                    windows = self.plan.windows(launch, known)
+                    key = launch, tuple(windows.values())
+                    if key not in numbers:
                         pushed = not set(launch.scalars) <= set(self.plan.sizes)
                         code = codes[launch.kernel]
-                        numbers[launch] = self._kernel(launch, code, pushed=pushed)
+                        numbers[key] = self._kernel(launch, windows, code, pushed=pushed)
                     groups = self.threads if launch.fixed is None else launch.fixed
-                    yield numbers[launch], max(1, min(self.threads, groups)), turn
+                    yield numbers[key], max(1, min(self.threads, groups)), turn
 
     def _execute(self, rows: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
         constants = {
@@ -149,7 +162,8 @@ class VulkanSession(StepSession):
             "vector_elements": self._shapes["vectors"][0],
         }
         known = {**sizes, **constants}
-        given = struct.pack(f"<{len(known)}i", *(known[name] for name in self.plan.sizes))
+        numbers = (min(known[name], MOST_ELEMENTS) for name in self.plan.sizes)
+        given = struct.pack(f"<{len(self.plan.sizes)}i", *numbers)
         writes = [self._given(SIZES, given)]
         writes += [self._given(n, v.astype(np.int32).tobytes()) for n, v in rows.items()]
         name = self.spec.logits if sizes["head_logits"] else self.spec.picks
