@@ -199,7 +199,7 @@ def test_the_preludes_functions_are_the_irs_own(machine: MetalStandIn) -> None:
     np.testing.assert_array_equal(y[:, 4], cast(bits, BF16, F32))
 
 
-MATMULS = (matmuls(fmt) for fmt in (*BLOCKS, "f32", "f16", "bf16"))
+MATMULS = (matmuls(fmt) for fmt in (*BLOCKS, "f32", "f16", "bf16", "fp8", "nvfp4_rows"))
 PROGRAMS = st.one_of(elementwise(), reductions(), dots(), *MATMULS)
 
 
