@@ -23,7 +23,7 @@ CONTEXT, PROMPT = 128, 64
 class CpuJob:
     """All a worker needs to build and run a step. `step` says how to call it, up to what only the
     code knows; `weights` and `vectors` are files of the packed bytes. `objects`: where compiled
-    kernels are kept beyond the worker."""
+    kernels are kept beyond the worker, and the default step as `default_key`."""
 
     plan: Plan
     arena: Arena
@@ -35,3 +35,4 @@ class CpuJob:
     context: int
     threads: int
     objects: ObjectStore | None = None
+    default_key: str = ""

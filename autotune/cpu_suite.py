@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from speccc.ir.tile import Kernel
 from speccc.passes.plan_memory import Arena, PlanMemory
 from speccc.runtime.devices.cpu import cores
 from speccc.runtime.session import CpuSession
-from speccc.targets.cpu.built import Signature
+from speccc.targets.cpu.built import Built
 from speccc.targets.cpu.isa import by_name
 from speccc.targets.cpu.kernel_function import KernelFunction, kernel_function
 from speccc.targets.cpu.object_store import MemoryObjects
@@ -29,18 +29,10 @@ CHECK = (13, 8, 7, 6, 5, 4, 3, 2, 1, 16)
 """Rows of the steps of the check case: every height of a row tile, past the edge of a KV tile."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuStepCode:
-    """A step's code and how to call it."""
-
-    signature: Signature
-    library: bytes
-
-
 class CpuCandidate:
     """A built step in a session of its own."""
 
-    def __init__(self, built: CpuStepCode, session: CpuSession) -> None:
+    def __init__(self, built: Built, session: CpuSession) -> None:
         """The session runs the code on all threads."""
         self.code, self.session = built, session
 
@@ -68,7 +60,7 @@ class CpuSuite:
     widths = WIDTHS
 
     def __init__(self, job: CpuJob) -> None:
-        """Maps the weights and renders the default's kernels; nothing is built yet."""
+        """Maps the weights; nothing is built yet."""
         self.job = job
         self.target = CpuTarget(by_name(job.isa), jobs=cores())
         self.space = step_space(job.plan, self.target.isa)
@@ -78,9 +70,6 @@ class CpuSuite:
         # A kernel whose schedule stays is neither rendered nor built again.
         self.objects = job.objects or MemoryObjects()
         self.functions: dict[tuple[Kernel, Schedule], KernelFunction] = {}
-        # Every candidate has most of these. A worker that was started early does it while it waits.
-        for kernel in phases(job.plan.body):
-            self._function(kernel, Schedule())
 
     def build(self, config: Facts) -> CpuCandidate:
         """InputError for a configuration that the space does not have."""
@@ -88,6 +77,8 @@ class CpuSuite:
         if reason is not None:
             raise InputError(reason)
         code = self._code(self.job.plan, self.job.arena, self.space.schedules(config))
+        if self.job.default_key and not config:
+            self.objects.put(self.job.default_key, code.to_bytes())
         return CpuCandidate(code, self._session(code, self.job.threads))
 
     def golden(self, default: CpuCandidate, bits: bytes) -> str:
@@ -104,13 +95,14 @@ class CpuSuite:
             return "a token's logits depend on how many are computed with it"
         return ""
 
-    def _code(self, plan: Plan, arena: Arena, schedules: Schedules) -> CpuStepCode:
+    def _code(self, plan: Plan, arena: Arena, schedules: Schedules) -> Built:
         functions = {
             kernel: self._function(kernel, schedules.get(kernel.name, Schedule()))
             for kernel in phases(plan.body)
         }
         rendered = self.target.assemble(plan, arena, functions)
-        return CpuStepCode(rendered.signature, self.target.library(rendered, self.objects))
+        library = self.target.library(rendered, self.objects)
+        return Built(rendered.signature, rendered.source, library)
 
     def _function(self, kernel: Kernel, schedule: Schedule) -> KernelFunction:
         key = (kernel, schedule)
@@ -120,7 +112,7 @@ class CpuSuite:
             )
         return self.functions[key]
 
-    def _session(self, code: CpuStepCode, threads: int) -> CpuSession:
+    def _session(self, code: Built, threads: int) -> CpuSession:
         signature = code.signature
         spec = replace(
             self.job.step,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import re
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import IO, Any
 
-from speccc.autotune.facts import Facts, plain_text
+from speccc.autotune.facts import Fact, Facts, plain_text
 from speccc.autotune.record import Outcome
 from speccc.errors import SpecccError
 
@@ -92,18 +93,24 @@ class Worker:
     ) -> None:
         self.close()
 
-    def start(self) -> None:
-        """Starts the process ahead of the first `measure`: it loads what it needs meanwhile."""
-        self._running()
+    def prepare(self) -> None:
+        """Starts the process and builds the default, before any budget begins.
+
+        DefaultFails when it cannot be built.
+        """
+        self._ask(None, 0.0, math.inf)
 
     def measure(self, config: Facts, *, seconds: float, deadline: float) -> Measured:
         """Builds, checks and races one configuration for about `seconds`.
 
         OutOfTime at `deadline` (of the clock). DefaultFails when not even the default works.
         """
+        return self._ask(dict(config), seconds, deadline)
+
+    def _ask(self, config: dict[str, Fact] | None, seconds: float, deadline: float) -> Measured:
         process = self._running()
         request = {
-            "config": dict(config),
+            "config": config,
             "seconds": seconds,
             "limits": asdict(self._limits),
             "golden": self._golden,

@@ -93,8 +93,16 @@ def main(argv: list[str]) -> int:
 
 
 def serve(work: Work, request: Mapping[str, Any]) -> Mapping[str, object]:
-    """One request: build, check twice, race against the default. Refused for a failure."""
-    limits, config = request["limits"], facts(request["config"])
+    """One request: build, check twice, race against the default. Refused for a failure.
+
+    One without a configuration only builds the default.
+    """
+    limits = request["limits"]
+    if request["config"] is None:
+        begun = time.perf_counter()
+        _default(work, limits)
+        return {"outcome": Outcome.OK.value, "compile_s": time.perf_counter() - begun}
+    config = facts(request["config"])
     if work.default is None:
         _start(work, limits, check_golden=request["golden"])
     begun = time.perf_counter()
@@ -118,8 +126,7 @@ def serve(work: Work, request: Mapping[str, Any]) -> Mapping[str, object]:
 
 def _start(work: Work, limits: Mapping[str, float], *, check_golden: bool) -> None:
     """The default: built, compared with the golden model, run twice."""
-    work.phase("start", limits)
-    default = work.suite.build(())
+    default = _default(work, limits)
     bits = default.bits()
     wrong = work.suite.golden(default, bits) if check_golden else ""
     if wrong:
@@ -127,8 +134,15 @@ def _start(work: Work, limits: Mapping[str, float], *, check_golden: bool) -> No
     if default.bits() != bits:
         raise Refused(Outcome.WRONG, "the untuned default differs from run to run")
     work.default, work.golden = default, bits
-    work.built[()] = default
     work.checked.add(())
+
+
+def _default(work: Work, limits: Mapping[str, float]) -> Candidate:
+    """The default, built by now."""
+    work.phase("start", limits)
+    if () not in work.built:
+        work.built[()] = work.suite.build(())
+    return work.built[()]
 
 
 def _built(work: Work, config: Facts, limits: Mapping[str, float]) -> Candidate:

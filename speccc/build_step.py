@@ -22,7 +22,7 @@ from speccc.ir.schedule import Schedule, Schedules
 from speccc.ir.tile_text import print_plan
 from speccc.passes.plan_memory import Arena
 from speccc.runtime.devices.cpu import cores
-from speccc.targets.cpu.built import Built, Signature
+from speccc.targets.cpu.built import Built
 from speccc.targets.cpu.isa import Isa
 from speccc.targets.cpu.object_store import ObjectStore
 from speccc.targets.cpu.target import CpuTarget
@@ -40,9 +40,9 @@ def build_step(
     key = step_key(plan, arena, bounds, schedules, isa)
     kept = store.get(key)
     if kept is not None:
-        return _unpacked(kept)
+        return Built.from_bytes(kept)
     built = CpuTarget(isa, cores()).compile(plan, arena, bounds, schedules, store)
-    store.put(key, _packed(built))
+    store.put(key, built.to_bytes())
     return built
 
 
@@ -62,18 +62,3 @@ def step_key(
         "sources": user_cache.sources_fingerprint(speccc.ir, speccc.targets),
     }
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def _packed(built: Built) -> bytes:
-    source = built.source.encode()
-    head = json.dumps({"signature": asdict(built.signature), "source": len(source)}).encode()
-    return head + b"\n" + source + built.library
-
-
-def _unpacked(raw: bytes) -> Built:
-    """The build in bytes that `_packed` made: the store has checked that they are those."""
-    head, _, rest = raw.partition(b"\n")
-    facts = json.loads(head)
-    signature, size = facts["signature"], facts["source"]
-    lists = {name: tuple(signature[name]) for name in ("bufs", "sizes")}
-    return Built(Signature(**{**signature, **lists}), rest[:size].decode(), rest[size:])

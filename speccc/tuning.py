@@ -26,14 +26,14 @@ from speccc.autotune.prior import step_prior
 from speccc.autotune.step_space import DEFAULT, step_space
 from speccc.autotune.tuner import Problem, Tell, Tuned, best_known, tune, usable_entries
 from speccc.autotune.winner import Choice
-from speccc.build_step import build_step
+from speccc.build_step import step_key
 from speccc.errors import SpecccError
 from speccc.ir.expr import Var
 from speccc.ir.packed import PANEL
 from speccc.ir.plan import Plan
 from speccc.ir.schedule import Schedule, Schedules
 from speccc.ir.tile_text import print_plan
-from speccc.kernel_cache import DiskObjects, open_kernel_cache
+from speccc.kernel_cache import open_kernel_cache
 from speccc.passes.plan_memory import Arena
 from speccc.runtime.devices.cpu import cores
 from speccc.runtime.session import StepSpec
@@ -111,18 +111,16 @@ def tune_step(
 ) -> Tuned:
     """Builds the default, then tunes for `seconds`, in a process of its own.
 
+    The default is no part of the budget: a compile needs it anyway, and finds it in the kernel
+    cache.
+
     DefaultFails when the untuned step itself is wrong or does not run.
     """
     # Times are of one plan, renderer and compiler: that default was compared with the golden model
     # when the first of them was taken.
     golden = not any(entry.record.ms for entry in usable_entries(problem, cache))
     with job_of(subject, cache.folder) as job, Worker(SUITE, job, golden=golden) as worker:
-        worker.start()
-        if isinstance(job.objects, DiskObjects):
-            # The compile needs the default anyway, and the worker finds its kernels there. While
-            # it is built the worker loads the compiler.
-            program = (subject.plan, subject.arena, subject.bounds)
-            build_step(*program, {}, subject.isa, job.objects)
+        worker.prepare()
         return tune(problem, cache, worker, seconds, tell=tell)
 
 
@@ -179,6 +177,7 @@ def job_of(subject: Subject, base: Path) -> Iterator[CpuJob]:
             context=min(CONTEXT, subject.most_context),
             threads=cores(),
             objects=open_kernel_cache(),
+            default_key=step_key(subject.plan, subject.arena, subject.bounds, {}, subject.isa),
         )
 
 

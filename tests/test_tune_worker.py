@@ -96,21 +96,29 @@ def test_a_default_that_does_not_work_is_an_error(tmp_path: Path, kind: str) -> 
         measure(worker, GOOD)
 
 
-def test_a_worker_started_early_loads_and_waits(tmp_path: Path) -> None:
+def test_a_prepared_worker_has_built_the_default_and_not_judged_it(tmp_path: Path) -> None:
+    job = Job(tmp_path, golden="logits differ")
+    with Worker(SUITE, job, limits=QUICK) as worker:
+        worker.prepare()
+        assert (tmp_path / "built.txt").read_text().splitlines() == ["{}"]
+        with pytest.raises(DefaultFails, match="logits differ"):
+            measure(worker, GOOD)
     with Worker(SUITE, Job(tmp_path), limits=QUICK) as worker:
-        worker.start()
+        worker.prepare()
         process = worker._process
         assert measure(worker, GOOD).outcome is Outcome.OK
         assert worker._process is process
-    assert process is not None
-    assert process.returncode is not None
+    assert (tmp_path / "built.txt").read_text().splitlines() == ["{}", "{}", str(dict(GOOD))]
 
 
-def test_a_worker_that_dies_before_it_is_asked_is_the_defaults_fault(tmp_path: Path) -> None:
-    with Worker("tune_suite:nothing", Job(tmp_path), limits=QUICK) as worker:
-        worker.start()
-        with pytest.raises(DefaultFails, match="ended in start by exit code 1"):
-            measure(worker, GOOD)
+@pytest.mark.parametrize("kind", ["crash_in_build", "hang_in_build", "fails", "invalid"])
+def test_a_default_that_cannot_be_prepared_is_an_error(tmp_path: Path, kind: str) -> None:
+    limits = Limits(start=1.0, build=1.0, check=1.0, time=1.0)
+    with (
+        Worker(SUITE, Job(tmp_path, {(): kind}), limits=limits) as worker,
+        pytest.raises(DefaultFails, match="the untuned default does not work"),
+    ):
+        worker.prepare()
 
 
 def test_a_worker_loads_no_torch(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ class FakeWorker(Table):
     def __exit__(self, *error: object) -> None:
         pass
 
-    def start(self) -> None:
-        self.log.append("start")
+    def prepare(self) -> None:
+        self.log.append("prepare")
 
     def measure(self, chosen: Facts, *, seconds: float, deadline: float) -> Measured:
         self.log.append("measure")
@@ -83,25 +83,11 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeWorker.made.clear()
     FakeWorker.log.clear()
 
-    def build(*program: object) -> None:
-        FakeWorker.log.append("build")
 
-    monkeypatch.setattr(tuning, "build_step", build)
-
-
-def test_the_default_is_built_while_the_worker_starts(subject: Subject) -> None:
-    """Before the budget begins: no candidate's time is spent on what the compile needs anyway."""
+def test_the_default_is_built_before_the_budget_begins(subject: Subject) -> None:
     schedules_for(subject, 5.0)
-    assert FakeWorker.log[:4] == ["made", "start", "build", "measure"]
-    assert FakeWorker.log.count("build") == 1
-
-
-def test_a_default_that_nobody_could_find_is_not_built_here(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "open_kernel_cache", MemoryObjects)
-    schedules_for(subject, 5.0)
-    assert FakeWorker.log[:3] == ["made", "start", "measure"]
+    assert FakeWorker.log[:3] == ["made", "prepare", "measure"]
+    assert FakeWorker.log.count("prepare") == 1
 
 
 def test_the_first_time_is_measured_and_the_second_is_not(subject: Subject) -> None:
