@@ -16,6 +16,7 @@ from speccc.build_step import build_step
 from speccc.device_here import device_target
 from speccc.device_step import DeviceStep, build_device_step, measured_here
 from speccc.errors import InputError, UnsupportedError
+from speccc.expected_cost import expected_document, expected_ms
 from speccc.ir.build_llama import build_llama, weight_types
 from speccc.ir.expr import Expr, Var
 from speccc.ir.frontends import EMBEDDING, HEAD, ModelSource, open_model
@@ -394,10 +395,21 @@ def _manifest(made: _Made, times: _Times, cost: VerifyTable | None) -> dict[str,
         "schedules": {kernel: asdict(chosen) for kernel, chosen in made.schedules.items()},
         "memory_plan": _memory_plan(made),
         "traffic": step_traffic(made.lowered.weights, EMBEDDING, HEAD),
-        "verify_ms": {} if cost is None else cost.planned,
-        "verify_cost": {} if cost is None else cost.document(),
+        **_verify_cost(made, cost),
         "step": {**made.step, "seal": seal(made.step, made.built.library)},
     }
+
+
+def _verify_cost(made: _Made, cost: VerifyTable | None) -> dict[str, Any]:
+    """T(m) as measured, else as a device's figures let one expect, else nothing."""
+    if cost is not None:
+        return {"verify_ms": cost.planned, "verify_cost": cost.document()}
+    if made.device is None or not made.options.measure:
+        return {"verify_ms": {}, "verify_cost": {}}
+    profile = made.device.profile
+    ms = expected_ms(profile, step_traffic(made.lowered.weights, EMBEDDING, HEAD))
+    times = {str(m): round(t, 6) for m, t in ms.items()}
+    return {"verify_ms": times, "verify_cost": expected_document(profile, ms)}
 
 
 def _memory_plan(made: _Made) -> dict[str, int]:
