@@ -3,10 +3,12 @@
 Registers want a body for every height; a matrix instruction takes a whole tile whatever is in it,
 so one body and a count of live rows serve better. `clip_rows` finds out whether a `RowTiles` can
 be run that way: every access to a row must go through a map's row axis, which is then cut short.
+Such tiles may be of any height: taller ones read what all rows share less often.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -23,6 +25,21 @@ class RowClip:
     width: int
     body: tuple[Stmt, ...]
     tiles: frozenset[Buf]
+
+    @property
+    def allocs(self) -> tuple[Alloc, ...]:
+        """Where the tiles are made, in order."""
+        made = (s for s in walk(self.body) if isinstance(s, Alloc))
+        return tuple(s for s in made if s.buf in self.tiles)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all tiles."""
+        total = 0
+        for s in self.allocs:
+            elements = math.prod(n for n in s.buf.shape[1:] if isinstance(n, int))
+            total += elements * s.buf.dtype.nbytes
+        return total
 
     def axes(self, s: Map, live: Expr) -> tuple[Axis, ...]:
         """The map's axes, those of rows cut to `live`."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from speccc.errors import UnsupportedError
 from speccc.ir import expr as ex
-from speccc.ir.expr import Apply, Expr, Load, LoadBytes, Var
-from speccc.ir.fragment import FragmentKernel, LaneFold, LaneMap, MmaShape, Workgroup
+from speccc.ir.expr import Apply, Const, Expr, Load, LoadBytes, Var
+from speccc.ir.fragment import FoldRows, FragmentKernel, LaneFold, LaneMap, MmaShape, Workgroup
 from speccc.ir.tile import (
     LANES,
     Alloc,
@@ -31,15 +31,26 @@ from speccc.ir.tile import (
     ScaledDot,
     Share,
     Stmt,
+    walk,
 )
 from speccc.ir.types import DType, Kind
 from speccc.passes.clip_rows import RowClip, clip_rows
 from speccc.passes.insert_barriers import insert_barriers
 from speccc.passes.scaled_dot_to_fragment import Staging, lower_scaled_dot
-from speccc.passes.scaled_dot_to_lanes import LaneTiles, lower_scaled_dot_to_lanes
+from speccc.passes.scaled_dot_to_lanes import (
+    LaneTiles,
+    lane_split,
+    lower_scaled_dot_to_lanes,
+)
 
 LANE_ROWS = 8
 """Rows of a tile where there is no matrix instruction: the block level's tallest."""
+MATRIX_ROWS = 32
+"""Rows of a tile for a matrix instruction, at most: weights are unpacked once for all of them."""
+TILE_BYTES = 6144
+"""Of SHARED memory for the tiles of a row tile, beside what the products stage."""
+HELD_ROWS = 8
+"""Rows of a float dot that an invocation holds in registers."""
 LEAST_I32 = -(2**31)
 
 
@@ -58,6 +69,32 @@ class DotToFragment:
     subgroups: int = 2
     few: int = 0
     split: int | None = None
+
+    def height(self, s: RowTiles, rows: int) -> int:
+        """How many of `rows` a row tile takes at once; where that differs, at most this many."""
+        clip = clip_rows(s, LANE_ROWS)
+        return 1 if clip is None else min(rows, self.tall(clip, clip.row_bytes))
+
+    def tall(self, clip: RowClip, row_bytes: int) -> int:
+        """The height of tiles that can be cut, where the widest of a kernel have such rows."""
+        kinds = {type(t) for t in walk(clip.body)}
+        most = TILE_BYTES // max(1, row_bytes)
+        if ScaledDot in kinds and self.shape is not None:
+            tokens = Staging.of(self.shape).tokens
+            return max(1, min(MATRIX_ROWS, most) // tokens) * tokens
+        if Dot in kinds and ScaledDot not in kinds:
+            return max(LANE_ROWS, min(HELD_ROWS * self.parts, most))
+        return LANE_ROWS
+
+    @property
+    def lanes_share(self) -> bool:
+        """Whether invocations of a subgroup add up what they have."""
+        return (self.split or lane_split(self.subgroup)) > 1
+
+    @property
+    def parts(self) -> int:
+        """Invocations that share the rows of a column of a float dot."""
+        return max(1, self.subgroup * self.subgroups // LANES)
 
     def run(self, kernel: Kernel) -> FragmentKernel:
         """The kernel at fragment level."""
@@ -78,23 +115,27 @@ class _Lowering:
         self.values: dict[Var, Expr] = {}
         self.clip: RowClip | None = None
         self.live: Expr | None = None
+        self.row_bytes = 0
+        self.places: dict[tuple[tuple[Expr | int, ...], DType], list[Buf]] = {}
+        # Tiles that hold nothing but zeros where the statement at hand begins.
+        self.zeroed: set[Buf] = set()
 
     def kernel_body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        clips = (clip_rows(s, LANE_ROWS) for s in walk(body) if isinstance(s, RowTiles))
+        self.row_bytes = max((c.row_bytes for c in clips if c is not None), default=0)
         lowered = self.block(body)
         tiles = [t for t in (self.staging, *self.lanes.values()) if t is not None]
         return insert_barriers((*(a for t in tiles for a in t.allocs()), *lowered))
 
-    @property
-    def tallest(self) -> int:
-        """Most rows of a tile that are multiplied together."""
-        return LANE_ROWS if self.shape is None else min(self.shape.m, self.shape.n)
-
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
+        self.zeroed.clear()  # a loop's body runs again after itself
         for s in body:
             if type(s) not in _LOWER:
                 raise UnsupportedError(f"{type(s).__name__} has no lowering to fragment level")
             out += _LOWER[type(s)](self, s)
+            if not isinstance(s, (Alloc, Map)):
+                self.zeroed.clear()
         return tuple(out)
 
     def buf(self, buf: Buf) -> Buf:
@@ -104,6 +145,17 @@ class _Lowering:
         if buf not in self.moved:
             self.moved[buf] = Buf(buf.name, buf.shape, buf.dtype, Mem.SHARED)
         return self.moved[buf]
+
+    def place(self, clip: RowClip, height: int) -> None:
+        """Tiles of that height, where those of another row tile lay."""
+        free = {key: list(bufs) for key, bufs in self.places.items()}
+        for s in clip.allocs:
+            shape = (height, *s.buf.shape[1:])
+            at = free.setdefault((shape, s.buf.dtype), [])
+            if not at:
+                at.append(Buf(s.buf.name, shape, s.buf.dtype, Mem.SHARED))
+                self.places.setdefault((shape, s.buf.dtype), []).append(at[0])
+            self.moved[s.buf] = at.pop(0)
 
     def expr(self, e: Expr) -> Expr:
         """The expression over this level's buffers."""
@@ -138,18 +190,23 @@ def _share(low: _Lowering, s: Share) -> list[Stmt]:
 
 
 def _row_tiles(low: _Lowering, s: RowTiles) -> list[Stmt]:
-    """Tiles of the instruction's height with a count of live rows; else every height's body."""
-    clip = clip_rows(s, low.tallest)
+    """Tiles of one height, taller than any body's, with a count of live rows; else every body."""
+    clip = clip_rows(s, LANE_ROWS)
     if clip is None or low.clip is not None:
         variants = tuple((width, low.block(body)) for width, body in _enough(s))
         return [RowTiles(s.var, low.expr(s.extent), variants)]
-    extent, tile = low.expr(s.extent), Var(f"{s.var.name}_tile")
-    first = ex.mul(tile, clip.width)
+    extent, tile, height = (
+        low.expr(s.extent),
+        Var(f"{s.var.name}_tile"),
+        low.options.tall(clip, low.row_bytes),
+    )
+    low.place(clip, height)
+    first = ex.mul(tile, height)
     low.values[s.var], low.clip = first, clip
-    low.live = ex.minimum(ex.sub(extent, first), clip.width)
+    low.live = ex.minimum(ex.sub(extent, first), height)
     body = low.block(clip.body)
     low.clip = low.live = None
-    return [For(tile, 0, ex.idiv(ex.add(extent, clip.width - 1), clip.width), body)]
+    return [For(tile, 0, ex.idiv(ex.add(extent, height - 1), height), body)]
 
 
 def _enough(s: RowTiles) -> tuple[tuple[int, tuple[Stmt, ...]], ...]:
@@ -162,6 +219,10 @@ def _map(low: _Lowering, s: Map) -> list[Stmt]:
     axes = low.axes(s.axes)
     if low.clip is not None and low.live is not None:
         axes = low.clip.axes(Map(s.dst, s.index, axes, s.value), low.live)
+    whole = s.index == tuple(a.var for a in s.axes)
+    whole = whole and s.dst.shape == tuple(a.extent for a in s.axes)
+    zero = whole and isinstance(s.value, Const) and s.value.value == 0
+    (low.zeroed.add if zero else low.zeroed.discard)(s.dst)
     return [LaneMap(low.buf(s.dst), low.index(s.index), axes, low.expr(s.value))]
 
 
@@ -197,15 +258,25 @@ def _tree(partial: Buf, red: Red) -> Expr:
 
 
 def _dot(low: _Lowering, s: Dot) -> list[Stmt]:
-    """A float dot has one order, which no matrix instruction promises: one fold an element."""
+    """A float dot has one order, which no matrix instruction promises: one fold an element.
+
+    From zero on, an invocation holds every `parts`-th row of a column: b is read once for them.
+    """
     rows, cols = s.acc.shape
-    at: tuple[Expr, ...] = (s.i, s.j)
-    acc = low.buf(s.acc)
-    value = ex.mul(low.expr(s.a), low.expr(s.b))
-    clipped = low.live if low.clip is not None and s.acc in low.clip.tiles else None
-    axes = (Axis(s.i, rows if clipped is None else clipped), Axis(s.j, cols))
-    lo, hi = low.bound(s.lo), low.bound(s.hi)
-    return [LaneFold(acc, at, axes, s.k, lo, hi, Red.SUM, Load(acc, at), value)]
+    acc, (lo, hi) = low.buf(s.acc), (low.bound(s.lo), low.bound(s.hi))
+    a, b = low.expr(s.a), low.expr(s.b)
+    live = low.live if low.clip is not None and s.acc in low.clip.tiles else None
+    if live is None or s.acc not in low.zeroed:
+        at, axes = (s.i, s.j), (Axis(s.i, rows if live is None else live), Axis(s.j, cols))
+        value = ex.mul(a, b)
+        return [LaneFold(acc, at, axes, s.k, lo, hi, Red.SUM, Load(acc, at), value)]
+    r, part, shared, parts = Var("r"), Var("part"), Var("shared", b.dtype), low.options.parts
+    row = ex.add(ex.mul(r, parts), part)
+    own = ex.substitute(a, {s.i: ex.minimum(row, ex.sub(live, 1))})
+    each = Axis(r, ex.idiv(ex.add(live, parts - 1), parts))
+    axes, held = (Axis(part, parts), Axis(s.j, cols)), ((shared, b),)
+    value, exists = ex.mul(own, shared), ex.lt(row, live)
+    return [FoldRows(acc, (row, s.j), axes, each, HELD_ROWS, s.k, lo, hi, 1, held, value, exists)]
 
 
 def _scaled_dot(low: _Lowering, s: ScaledDot) -> list[Stmt]:
@@ -224,7 +295,7 @@ def _scaled_dot(low: _Lowering, s: ScaledDot) -> list[Stmt]:
     if low.shape is None:
         return _by_lanes(low, here, clipped)
     if low.staging is None:
-        low.staging = Staging.of(low.shape)
+        low.staging = Staging.of(low.shape, MATRIX_ROWS)
     many = lower_scaled_dot(here, low.staging, clipped)
     if clipped is None or not low.few:
         return many

@@ -39,35 +39,37 @@ EXACT: dict[tuple[DType, DType], DType] = {(I8, I8): I32, (F16, F16): F32}
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """One kernel's SHARED tiles: rows [tokens, 32], weights [columns, 32], their product.
+    """One kernel's SHARED tiles: rows [height, 32], weights [columns, 32], their product.
 
-    The product is [tokens, columns]; types are the instruction's. `tokens` and `columns` are the
-    sides of one fragment, the latter at least a panel's worth of fragments.
+    The product is [height, columns]; types are the instruction's. `tokens` is the side of one
+    fragment, of which `height` has several; `columns` is the other side, at least a panel's.
     """
 
     shape: MmaShape
     tokens: int
+    height: int
     columns: int
     x: Buf
     w: Buf
     dots: Buf
 
     @staticmethod
-    def of(shape: MmaShape) -> Staging:
-        """Tiles for `shape`; UnsupportedError when it cannot serve."""
+    def of(shape: MmaShape, rows: int = 1) -> Staging:
+        """Tiles for `shape` that hold `rows`; UnsupportedError when it cannot serve."""
         if EXACT.get((shape.a, shape.b)) != shape.acc:
             raise UnsupportedError(f"{shape}: scaled_dot needs i8*i8->i32 or f16*f16->f32")
         tokens, side = min(shape.m, shape.n), max(shape.m, shape.n)
         if BLOCK % shape.k or (PANEL % side and side % PANEL):
             raise UnsupportedError(f"{shape}: does not tile blocks of {BLOCK} by {PANEL} rows")
-        columns = max(side, PANEL)
+        columns, height = max(side, PANEL), -(-rows // tokens) * tokens
         return Staging(
             shape,
             tokens,
+            height,
             columns,
-            Buf("x_tile", (tokens, BLOCK), shape.a, Mem.SHARED),
+            Buf("x_tile", (height, BLOCK), shape.a, Mem.SHARED),
             Buf("w_tile", (columns, BLOCK), shape.b, Mem.SHARED),
-            Buf("dots", (tokens, columns), shape.acc, Mem.SHARED),
+            Buf("dots", (height, columns), shape.acc, Mem.SHARED),
         )
 
     @property
@@ -88,24 +90,31 @@ class Staging:
 def lower_scaled_dot(s: ScaledDot, tiles: Staging, live: Expr | None = None) -> list[Stmt]:
     """The statements of one `ScaledDot`, without barriers; of its rows the first `live` exist."""
     height = s.acc.shape[0]
-    if not isinstance(height, int):
-        raise UnsupportedError(f"scaled_dot into {s.acc.name}: its height is not a number")
+    if not isinstance(height, int) or height > tiles.height:
+        raise UnsupportedError(f"scaled_dot into {s.acc.name}: more than {tiles.height} rows")
     b, i, j = Var("b"), Var("i"), Var("j")
+    rows: Expr | int = height if live is None else live
     dot, shift = ex.cast(Load(tiles.dots, (i, j)), I32), code_shift(s.w)
-    spans = _spans(s.w, tiles.shape.k)
+    axes = (Axis(i, rows), Axis(j, PANEL))
     body: list[Stmt] = []
-    for first in range(0, height, tiles.tokens):
-        rows: Expr | int = min(tiles.tokens, height - first) if live is None else live
-        for group, (held, used) in enumerate(spans):
-            if len(held) < BLOCK or first + group == 0:
-                body.append(_weights(s, tiles, block_base(s, b), held))
-            if group == 0:
-                body.append(_rows(s, tiles, b, first, rows))
-            body.append(_multiply(tiles, used))
-            at, axes = (ex.add(i, first), j), (Axis(i, rows), Axis(j, PANEL))
-            value = accumulated(s, dot, at, b, Load(s.acc, at), shift, group)
-            body.append(LaneMap(s.acc, at, axes, value))
+    for group, (held, used) in enumerate(_spans(s.w, tiles.shape.k)):
+        if len(held) < BLOCK or group == 0:
+            body.append(_weights(s, tiles, block_base(s, b), held))
+        if group == 0:
+            body.append(_rows(s, tiles, b, rows))
+        body.append(_multiply(tiles, used, rows))
+        value = accumulated(s, dot, (i, j), b, Load(s.acc, (i, j)), shift, group)
+        body.append(LaneMap(s.acc, (i, j), axes, value))
     return [For(b, 0, s.w.blocks, tuple(body))]
+
+
+def _fragments(tiles: Staging, rows: Expr | int) -> Expr | int:
+    """Fragments that hold the rows."""
+    if isinstance(rows, int):
+        return -(-rows // tiles.tokens)
+    if tiles.height == tiles.tokens:
+        return 1
+    return ex.idiv(ex.add(rows, tiles.tokens - 1), tiles.tokens)
 
 
 def _spans(w: PackedMatrix, k: int) -> list[tuple[range, range]]:
@@ -141,25 +150,31 @@ def _weights(s: ScaledDot, tiles: Staging, base: Expr, held: range) -> Stmt:
     return LaneMap(tiles.w, (j, t), (Axis(j, tiles.columns), Axis(t, BLOCK)), code)
 
 
-def _rows(s: ScaledDot, tiles: Staging, b: Var, first: int, rows: Expr | int) -> Stmt:
-    """Activations of block b; rows past the tile are zero."""
+def _rows(s: ScaledDot, tiles: Staging, b: Var, rows: Expr | int) -> Stmt:
+    """Activations of block b; rows that fill up the last fragment are zero."""
     i, t = Var("i"), Var("t")
     column = ex.add(ex.mul(b, BLOCK), t)
-    whole = rows == tiles.tokens
+    filled = _fragments(tiles, rows)
+    staged = filled * tiles.tokens if isinstance(filled, int) else ex.mul(filled, tiles.tokens)
+    whole = rows == staged
     clamped = i if whole else ex.minimum(i, ex.sub(ex.lit(rows), 1))
-    code: Expr = Load(s.x.codes, (ex.add(s.x.row, ex.add(clamped, first)), column))
+    code: Expr = Load(s.x.codes, (ex.add(s.x.row, clamped), column))
     code = ex.cast(code, tiles.x.dtype)
     if not whole:
         code = ex.select(ex.lt(i, rows), code, 0)
-    return LaneMap(tiles.x, (i, t), (Axis(i, tiles.tokens), Axis(t, BLOCK)), code)
+    return LaneMap(tiles.x, (i, t), (Axis(i, staged), Axis(t, BLOCK)), code)
 
 
-def _multiply(tiles: Staging, used: range) -> Stmt:
-    """dots = x_tile @ w_tile^T, the fragments of columns dealt out to the subgroups."""
-    shape, unit, zero = tiles.shape, Var("part"), ex.lit(0)
+def _multiply(tiles: Staging, used: range, rows: Expr | int) -> Stmt:
+    """dots = x_tile @ w_tile^T, the fragments dealt out to the subgroups."""
+    shape, unit, many = tiles.shape, Var("part"), tiles.fragments
     a, b, acc = (Fragment(f"frag_{r.value}", r, shape) for r in Role)
-    column = ex.mul(unit, max(shape.m, shape.n))
-    left, right = (zero, column) if tiles.rows_are_tokens else (column, zero)
+    filled = _fragments(tiles, rows)
+    row = ex.mul(ex.idiv(unit, many) if many > 1 else unit, tiles.tokens)
+    column = ex.mul(ex.mod(unit, many), max(shape.m, shape.n)) if many > 1 else ex.lit(0)
+    if filled == 1:
+        row, column = ex.lit(0), ex.mul(unit, max(shape.m, shape.n))
+    left, right = (row, column) if tiles.rows_are_tokens else (column, row)
     x_w = (tiles.x, tiles.w) if tiles.rows_are_tokens else (tiles.w, tiles.x)
     body: list[Stmt] = [FragZero(acc)]
     for k in range(used.start, used.stop, shape.k):
@@ -168,8 +183,9 @@ def _multiply(tiles: Staging, used: range) -> Stmt:
             FragLoad(b, x_w[1], (right, ex.lit(k)), transposed=True),
             FragMma(acc, a, b),
         ]
-    body.append(FragStore(acc, tiles.dots, (zero, column), transposed=not tiles.rows_are_tokens))
-    return Subgroups(unit, tiles.fragments, tuple(body))
+    body.append(FragStore(acc, tiles.dots, (row, column), transposed=not tiles.rows_are_tokens))
+    units = filled * many if isinstance(filled, int) else ex.mul(filled, many)
+    return Subgroups(unit, units, tuple(body))
 
 
 def accumulated(

@@ -51,7 +51,7 @@ class LaneTiles:
     @staticmethod
     def of(group: Workgroup, tokens: int, groups: int = 1, split: int | None = None) -> LaneTiles:
         """Tiles that give each invocation work even for one row; `split` by the subgroup's size."""
-        split = split or min(WORDS // 2, max(1, group.subgroup // PANEL))
+        split = split or lane_split(group.subgroup)
         blocks = max(HELD // tokens, group.invocations // (PANEL * split))
         return LaneTiles(
             blocks,
@@ -65,6 +65,11 @@ class LaneTiles:
     def allocs(self) -> tuple[Stmt, ...]:
         """The tiles' allocations."""
         return (Alloc(self.words), Alloc(self.dots))
+
+
+def lane_split(subgroup: int) -> int:
+    """Invocations for a column, so that a subgroup reads a panel's 16 columns side by side."""
+    return min(WORDS // 2, max(1, subgroup // PANEL))
 
 
 @dataclass(frozen=True, slots=True)

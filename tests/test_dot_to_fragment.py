@@ -16,6 +16,7 @@ from tile_gen import SIZES, Program, dots, elementwise, matmuls, reductions
 from speccc.ir import expr as ex
 from speccc.ir.expr import Load, Var
 from speccc.ir.formats import FORMATS
+from speccc.ir.fragment import FoldRows, walk
 from speccc.ir.fragment_verify import verify_fragment
 from speccc.ir.interp_fragment import run_fragment_kernel
 from speccc.ir.interp_tile import run_kernel
@@ -88,6 +89,42 @@ def test_a_dot_goes_on_from_what_its_tile_holds() -> None:
 
 
 PARTS = ((0, 17), (17, 40))
+
+
+@pytest.mark.parametrize("where", ["at once", "in a loop", "twice", "half zeroed"])
+def test_rows_in_registers_begin_with_zeros_only(where: str) -> None:
+    """y = a @ b row tile by row tile; only a dot right after its tile was zeroed starts anew."""
+    m, row = Var("m"), Var("row")
+    a, b, y = Buf("a", (m, 12), F32), Buf("b", (12, LANES), F32), Buf("y", (m, LANES), F32)
+    variants = []
+    for width in (ROWS, 1):
+        acc = Buf("acc", (width, LANES), F32, Mem.TILE)
+        i, j, k, r, c, n, u, v = (Var(n) for n in "ijkrcnuv")
+        dot = Dot(acc, i, j, k, 0, 12, Load(a, (ex.add(row, i), k)), Load(b, (k, j)))
+        axes = (Axis(r, width), Axis(c, LANES))
+        zero = Map(acc, (r, c), axes, ex.lit(0.0, F32))
+        one = Map(acc, (u, ex.add(v, 8)), (Axis(u, width), Axis(v, 8)), ex.lit(1.0, F32))
+        dots: tuple[Stmt, ...] = {
+            "at once": (dot,),
+            "in a loop": (For(n, 0, 2, (dot,)),),
+            "twice": (dot, dot),
+            "half zeroed": (one, dot),
+        }[where]
+        x, z = Var("x"), Var("z")
+        out = Map(y, (ex.add(row, x), z), (Axis(x, width), Axis(z, LANES)), Load(acc, (x, z)))
+        variants.append((width, (Alloc(acc), zero, *dots, out)))
+    kernel = Kernel("rows", (a, b, y), (m,), (RowTiles(row, m, tuple(variants)),))
+    fragment = lowered(kernel)
+    folds = sum(isinstance(s, FoldRows) for s in walk(fragment.body))
+    assert folds == (1 if where in ("at once", "twice") else 0)
+    rng = np.random.default_rng(1)
+    for rows in (1, 3, 9):
+        shapes = {a: (rows, 12), b: (12, LANES), y: (rows, LANES)}
+        bufs = {x: rng.standard_normal(s).astype(np.float32) for x, s in shapes.items()}
+        other = {x: v.copy() for x, v in bufs.items()}
+        run_kernel(kernel, bufs, {m: rows})
+        run_fragment_kernel(fragment, other, {m: rows})
+        np.testing.assert_array_equal(other[y], bufs[y])
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 50])

@@ -24,8 +24,8 @@ from tile_gen import SIZES, Program, dots, elementwise, matmuls, reductions
 from speccc.driver import CompileOptions, _bounds, _Times, final_graph
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir import expr as ex
-from speccc.ir.expr import Apply, Expr, Fn, LoadBytes, Var
-from speccc.ir.fragment import FragmentKernel, LaneFold, LaneMap, Workgroup, shared_bytes, walk
+from speccc.ir.expr import Apply, Fn, LoadBytes, Var
+from speccc.ir.fragment import FragmentKernel, LaneMap, Workgroup, shared_bytes, walk
 from speccc.ir.fragment_verify import verify_fragment
 from speccc.ir.frontends import open_model
 from speccc.ir.interp_expr import evaluate
@@ -48,12 +48,14 @@ from speccc.targets.vulkan.render import render_shader
 from speccc.targets.vulkan.target import VulkanTarget
 
 MATRIX_OPCODE, DOT_OPCODE = 4459, 4450  # OpCooperativeMatrixMulAddKHR, OpSDot
-FORMATS = ("q4_1", "q4_0", "q8_0")
+FORMATS = ("q4_1", "q4_0", "q8_0", "mxfp4", "nvfp4")
 PROFILES = tuple(n for n in profile_names() if n.startswith("vulkan:"))
 # No instruction; one, but not for few rows; a workgroup that dots many blocks at once.
 WAYS: dict[str, DotToFragment] = {
     "lanes": DotToFragment(None, 8, 2),
     "lanes, many": DotToFragment(None, 8, 16),
+    "lanes, shared": DotToFragment(None, 8, 2, split=4),
+    "lanes of a wave": DotToFragment(None, 64, 1),
     "few rows": DotToFragment(s8(8, 8, 8), 8, 2, few=2),
     "few rows of 16": DotToFragment(s8(16, 16, 16), 16, 4, few=4),
 }
@@ -87,7 +89,7 @@ def test_lanes_equal_block_level(way: str, fmt: str) -> None:
         np.testing.assert_array_equal(interpreted(p, kernel, m, groups=2), golden(p, m))
 
 
-@pytest.mark.parametrize("way", ["lanes", "few rows"])
+@pytest.mark.parametrize("way", ["lanes", "lanes, shared", "few rows"])
 def test_lanes_on_the_device(home: VulkanHome, worker: VulkanWorker, way: str) -> None:
     """9 rows: a full tile, and one of a single row, which goes by lanes in either way."""
     for fmt in FORMATS:
@@ -128,11 +130,8 @@ def test_few_rows_take_the_lanes() -> None:
 
 
 def _instructions(kernel: FragmentKernel) -> Counter[str]:
-    def is_dot(e: Expr) -> bool:
-        return isinstance(e, Apply) and e.fn is Fn.DOT4
-
     counts = Counter(type(s).__name__ for s in walk(kernel.body))
-    counts["dot4"] = sum(isinstance(s, LaneFold) and is_dot(s.value) for s in walk(kernel.body))
+    counts["dot4"] = counts["FoldRows"]  # there are no others
     return counts
 
 
@@ -162,12 +161,17 @@ def test_numbers_are_read_whole_where_they_are_aligned(
 
 # ------------------------------------------------------------------------------ generated programs
 
-MATMULS = (matmuls(fmt) for fmt in (*FORMATS, "f32", "f16", "bf16"))
+MATMULS = (matmuls(fmt) for fmt in (*FORMATS, "f32", "f16", "bf16", "fp8", "nvfp4_rows"))
 PROGRAMS = st.one_of(elementwise(), reductions(), dots(), *MATMULS)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(PROGRAMS, st.sampled_from(SIZES), st.integers(1, 3), st.sampled_from(["lanes", "few rows"]))
+@given(
+    PROGRAMS,
+    st.sampled_from(SIZES),
+    st.integers(1, 3),
+    st.sampled_from(["lanes", "lanes, shared", "few rows"]),
+)
 def test_any_program_equals_golden(
     home: VulkanHome, worker: VulkanWorker, program: Program, m: int, groups: int, way: str
 ) -> None:

@@ -62,8 +62,8 @@ class _Rows:
         v = r.exprs.variable(s.var)
         with r.counted(v, first, r.exprs.bound(s.hi), str(step) if step > 1 else ""):
             for var, held in s.held:
-                value = r.exprs.render(held)
-                r.out.line(f"{r.exprs.type(var.dtype)} {r.exprs.variable(var)} = {value};")
+                once = r.exprs.render(held)
+                r.out.line(f"{r.exprs.type(var.dtype)} {r.exprs.variable(var)} = {once};")
             for n, x in enumerate(self.sums):
                 value = ex.substitute(s.value, {s.rows.var: self.row(n)})
                 r.out.line(f"{x} = {r.exprs.added(x, value)};")

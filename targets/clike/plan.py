@@ -8,6 +8,7 @@ from speccc.errors import UnsupportedError
 from speccc.ir.fragment import FragmentKernel, shared_bytes
 from speccc.ir.plan import Plan, phases
 from speccc.ir.tile import Buf, Kernel, Mem
+from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.plan_memory import Arena
 from speccc.targets.base import Grid, Launch, Place, RenderedPlan, Source
 from speccc.targets.clike.render import KernelText
@@ -15,9 +16,17 @@ from speccc.targets.launch_plan import FLOAT_BYTES, SCRATCH, plan_launches, plan
 
 
 def render_plan(
-    target: str, ext: str, plan: Plan, arena: Arena, render: Callable[[Kernel], KernelText]
+    target: str,
+    ext: str,
+    plan: Plan,
+    arena: Arena,
+    lowering: DotToFragment,
+    render: Callable[[Kernel], KernelText],
 ) -> RenderedPlan:
-    """A source with the ending `ext` for each phase; UnsupportedError for two of one name."""
+    """A source with the ending `ext` for each phase; UnsupportedError for two of one name.
+
+    `render` gives the text of a phase as `lowering` makes it.
+    """
     texts = {k: render(k) for k in phases(plan.body)}
     names = [k.name for k in texts]
     twice = sorted({n for n in names if names.count(n) > 1})
@@ -31,6 +40,7 @@ def render_plan(
         places=(*plan_places(plan, arena), *_scratch(texts)),
         launches=plan_launches(plan.body, lambda k: _launch(k, texts[k])),
         arena=FLOAT_BYTES * arena.elements,
+        height=lowering.height,
     )
 
 

@@ -12,6 +12,7 @@ from speccc.ir.fragment import MmaShape
 from speccc.ir.packed import BLOCK, PANEL
 from speccc.passes.dot_to_fragment import LANE_ROWS
 from speccc.passes.scaled_dot_to_fragment import Staging
+from speccc.targets.devices.profile import Fact
 
 UNPACK = 6
 """Place, load, shift, mask, convert and store one code of a weight."""
@@ -46,9 +47,14 @@ def matrix_cost(shape: MmaShape, rows: int) -> int:
     return tiles.columns * BLOCK * UNPACK + times * each + rows * PANEL * SCALE
 
 
-def few_rows(shape: MmaShape | None, *, dot4: bool) -> int:
-    """The most rows of a tile that packed dots serve at least as well; all with no shape."""
+def few_rows(shape: MmaShape | None, dot4: Fact[bool] | None) -> int:
+    """The most rows of a tile that packed dots serve at least as well; all with no shape.
+
+    `dot4` is a profile's: where it is silent, no instruction is counted on.
+    """
     if shape is None:
         return LANE_ROWS
-    cheap = (m for m in range(1, LANE_ROWS + 1) if lane_cost(m, dot4=dot4) <= matrix_cost(shape, m))
+    fast = dot4 is not None and dot4.value
+    rows = range(1, LANE_ROWS + 1)
+    cheap = (m for m in rows if lane_cost(m, dot4=fast) <= matrix_cost(shape, m))
     return max(cheap, default=0)

@@ -17,6 +17,7 @@ from speccc.passes.plan_memory import Arena
 from speccc.targets.base import RenderedPlan, Source
 from speccc.targets.clike.plan import render_plan, unservable
 from speccc.targets.clike.render import KernelText, render_kernel
+from speccc.targets.clike.schedule import few_rows
 from speccc.targets.devices.profile import Fact, Profile
 from speccc.targets.metal.metal_build import FLAGS, compile_msl, metal_version
 from speccc.targets.metal.msl import MSL
@@ -35,12 +36,13 @@ class MetalTarget:
 
     These have no integers. Codes are integers below 2^8 and a block's sum stays below 2^20, so
     halves and an f32 accumulator are exact: `speccc.passes.scaled_dot_to_fragment`. Tiles of at
-    most `few` rows, which would leave a matrix mostly empty, take integer dots of the threads.
+    most `few` rows take integer dots of the threads: by default as many as cost less that way
+    (`speccc.targets.clike.schedule`).
     """
 
     profile: Profile
     matrix: bool = True
-    few: int = 4
+    few: int | None = None
 
     @property
     def name(self) -> str:
@@ -57,7 +59,8 @@ class MetalTarget:
     def lowering(self) -> DotToFragment:
         """The pass to fragment level."""
         simdgroup = self.profile.arch.subgroup or SIMDGROUP
-        return DotToFragment(self.shape, simdgroup.value, SIMDGROUPS, self.few)
+        few = few_rows(self.shape, self.profile.arch.dot4) if self.few is None else self.few
+        return DotToFragment(self.shape, simdgroup.value, SIMDGROUPS, few)
 
     def unsupported(self, plan: Plan) -> str | None:
         """Why the plan cannot be served, in words that follow its name; None when it can."""
@@ -74,7 +77,7 @@ class MetalTarget:
 
     def render(self, plan: Plan, arena: Arena, bounds: Mapping[Var, int]) -> RenderedPlan:
         """The plan's texts and launches; UnsupportedError for two phases of one name."""
-        return render_plan(self.name, "metal", plan, arena, self._text)
+        return render_plan(self.name, "metal", plan, arena, self.lowering, self._text)
 
     def _text(self, kernel: Kernel) -> KernelText:
         named = replace(MSL, title=f"Metal, {self.name}")
@@ -86,7 +89,7 @@ class MetalTarget:
 
     def fingerprint(self) -> str:
         """The compiler's version and flags."""
-        facts = f"{self.name} {self.matrix} {self.few} {metal_version() or 'none'} {FLAGS}"
+        facts = f"{self.name} {self.lowering} {metal_version() or 'none'} {FLAGS}"
         return hashlib.sha256(facts.encode()).hexdigest()
 
 

@@ -18,6 +18,7 @@ from speccc.passes.plan_memory import Arena
 from speccc.targets.base import Needs, RenderedPlan, Source, ToolMissingError
 from speccc.targets.clike.plan import render_plan, unservable
 from speccc.targets.clike.render import KernelText
+from speccc.targets.clike.schedule import few_rows
 from speccc.targets.devices.profile import Profile
 from speccc.targets.sycl.render import render_sycl
 from speccc.targets.sycl_build import (
@@ -66,8 +67,9 @@ class SyclTarget:
     @property
     def lowering(self) -> DotToFragment:
         """The pass to fragment level."""
-        known = self.profile.arch.subgroup
-        return DotToFragment(self.shape, known.value if known else self.shape.n, SUBGROUPS)
+        arch, shape = self.profile.arch, self.shape
+        subgroup = arch.subgroup.value if arch.subgroup else shape.n
+        return DotToFragment(shape, subgroup, SUBGROUPS, few_rows(shape, arch.dot4))
 
     def unsupported(self, plan: Plan) -> str | None:
         """Why the plan cannot be served, in words that follow its name; None when it can."""
@@ -76,7 +78,7 @@ class SyclTarget:
 
     def render(self, plan: Plan, arena: Arena, bounds: Mapping[Var, int]) -> RenderedPlan:
         """The plan's texts and launches; UnsupportedError for two phases of one name."""
-        made = render_plan(self.name, "cpp", plan, arena, self._text)
+        made = render_plan(self.name, "cpp", plan, arena, self.lowering, self._text)
         return replace(made, needs=Needs(device=CPU_DEVICE if self.is_cpu else ""))
 
     @property

@@ -17,6 +17,7 @@ from speccc.passes.plan_memory import Arena
 from speccc.passes.scaled_dot_to_fragment import Staging
 from speccc.targets.base import Needs, RenderedPlan, Source, ToolMissingError
 from speccc.targets.clike.plan import render_plan, unservable
+from speccc.targets.clike.schedule import few_rows
 from speccc.targets.devices.profile import Profile
 from speccc.targets.glsl_build import (
     OLDEST_GLSLANG,
@@ -46,12 +47,13 @@ WORKERS, WAVES = 256, 4
 class VulkanTarget:
     """GLSL for one device profile; `matrix=False` does without its matrix instruction.
 
-    With one, tiles of at most `few` rows do without it all the same: it would be mostly empty.
+    With one, tiles of at most `few` rows do without it all the same: by default as many as cost
+    less that way (`speccc.targets.clike.schedule`).
     """
 
     profile: Profile
     matrix: bool = True
-    few: int = 4
+    few: int | None = None
 
     @property
     def name(self) -> str:
@@ -67,11 +69,14 @@ class VulkanTarget:
     @property
     def lowering(self) -> DotToFragment:
         """The pass to fragment level."""
-        known = self.profile.arch.subgroup
-        subgroup = known.value if known else USUAL_SUBGROUP
+        arch, shape = self.profile.arch, self.shape
+        subgroup = arch.subgroup.value if arch.subgroup else USUAL_SUBGROUP
         # lavapipe runs a workgroup on one thread: a second subgroup is no use beyond the panel.
         least = 2 * subgroup if self.software else INVOCATIONS
-        return DotToFragment(self.shape, subgroup, max(1, least // subgroup), self.few)
+        few = few_rows(shape, arch.dot4) if self.few is None else self.few
+        # Where nobody says how large subgroups are, none of them can add anything up.
+        split = None if arch.subgroup else 1
+        return DotToFragment(shape, subgroup, max(1, least // subgroup), few, split)
 
     @property
     def software(self) -> bool:
@@ -85,16 +90,18 @@ class VulkanTarget:
 
     def render(self, plan: Plan, arena: Arena, bounds: Mapping[Var, int]) -> RenderedPlan:
         """The plan's texts and launches; UnsupportedError for two phases of one name."""
-        made = render_plan(self.name, "comp", plan, arena, lambda k: self._shader(k, plan.sizes))
+        made = render_plan(
+            self.name, "comp", plan, arena, self.lowering, lambda k: self._shader(k, plan.sizes)
+        )
         return replace(made, needs=self._needs())
 
     def _needs(self) -> Needs:
-        shape, product = self.shape, self.profile.device
+        shape, product, lowering = self.shape, self.profile.device, self.lowering
         known = product.units if product is not None else None
         return Needs(
             device=SOFTWARE_DEVICE if self.software else "",
-            # Only matrices care how large a subgroup is; 0 leaves that to the driver.
-            subgroup=0 if shape is None else self.lowering.subgroup,
+            # Who multiplies or adds up together must be as many as the text says; 0: any number.
+            subgroup=lowering.subgroup if shape or lowering.lanes_share else 0,
             matrix=None if shape is None else (shape.m, shape.n, shape.k),
             workers=WORKERS if known is None else WAVES * known.value,
         )
@@ -111,7 +118,7 @@ class VulkanTarget:
         """glslang's version and flags."""
         tools = find_glsl_tools()
         version = "none" if tools is None else ".".join(map(str, glslang_version(tools)))
-        facts = f"{self.name} {self.matrix} {self.few} glslang {version} {TARGET_ENV}"
+        facts = f"{self.name} {self.lowering} glslang {version} {TARGET_ENV}"
         return hashlib.sha256(facts.encode()).hexdigest()
 
 

@@ -1,5 +1,5 @@
 // ffn_down for Metal, metal:m4, f16*f16->f32 8x8x8, 2 subgroups of 32.
-// sha256 of what follows: aabbbc855013ec6b
+// sha256 of what follows: d82f830b048e2817
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 #pragma METAL fp math_mode(safe)
@@ -92,14 +92,14 @@ kernel void ffn_down(
     const int tiles = sizes.tiles;
     const int weight_bytes = sizes.weight_bytes;
     const int vector_elements = sizes.vector_elements;
-    threadgroup half x_tile[256];
+    threadgroup half x_tile[1024];
     threadgroup half w_tile[512];
-    threadgroup float dots[128];
+    threadgroup float dots[512];
     threadgroup int x_words[512];
     threadgroup int lane_dots[1024];
     threadgroup float partial[16];
     threadgroup int partial_2[16];
-    threadgroup float acc0[128];
+    threadgroup float acc0[512];
     for (int r = 0; r < m; ++r) {
         for (int b = 0; b < 5; ++b) {
             threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -160,24 +160,24 @@ kernel void ffn_down(
         }
     }
     for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
-        for (int row_tile = 0; row_tile < (m + 7) / 8; ++row_tile) {
-            for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+        for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
+            for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
                 float value = 0.0f;
                 acc0[(i * 16) + j] = value;
             }
-            for (int few = 0; few < min(4 / min(m - (row_tile * 8), 8), 1); ++few) {
+            for (int few = 0; few < min(4 / min(m - (row_tile * 32), 32), 1); ++few) {
                 for (int chunk = 0; chunk < 1; ++chunk) {
-                    for (int e = invocation; e < 5 * (min(m - (row_tile * 8), 8)) * 8; e += INVOCATIONS) {
+                    for (int e = invocation; e < 5 * (min(m - (row_tile * 32), 32)) * 8; e += INVOCATIONS) {
                         int q = e % 8;
-                        int i = e / 8 % (min(m - (row_tile * 8), 8));
-                        int u = e / 8 / (min(m - (row_tile * 8), 8));
-                        int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)]) << 24);
+                        int i = e / 8 % (min(m - (row_tile * 32), 32));
+                        int u = e / 8 / (min(m - (row_tile * 32), 32));
+                        int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)]) << 24);
                         x_words[(((u * 4) + i) * 8) + q] = value;
                     }
                     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-                    if (min(m - (row_tile * 8), 8) <= 1) {
+                    if (min(m - (row_tile * 32), 32) <= 1) {
                         for (int first = 0; first < 5 * 16; first += 32) {
                             int at = first + int(simdgroup_number) * 16 + int(lane_number) % 16;
                             int e = min(at, 5 * 16 - 1);
@@ -196,7 +196,7 @@ kernel void ffn_down(
                             }
                         }
                     }
-                    else if (min(m - (row_tile * 8), 8) <= 2) {
+                    else if (min(m - (row_tile * 32), 32) <= 2) {
                         for (int first = 0; first < 5 * 16; first += 32) {
                             int at = first + int(simdgroup_number) * 16 + int(lane_number) % 16;
                             int e = min(at, 5 * 16 - 1);
@@ -232,7 +232,7 @@ kernel void ffn_down(
                                 sum_0 = sum_0 + (dot4_ir(x_words[((v * 4) * 8) + q], low) + dot4_ir(x_words[((v * 4) * 8) + (q + 4)], high));
                                 sum_1 = sum_1 + (dot4_ir(x_words[(((v * 4) + 1) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + 1) * 8) + (q + 4)], high));
                                 sum_2 = sum_2 + (dot4_ir(x_words[(((v * 4) + 2) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + 2) * 8) + (q + 4)], high));
-                                sum_3 = sum_3 + (dot4_ir(x_words[(((v * 4) + min(3, min(m - (row_tile * 8), 8) - 1)) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + min(3, min(m - (row_tile * 8), 8) - 1)) * 8) + (q + 4)], high));
+                                sum_3 = sum_3 + (dot4_ir(x_words[(((v * 4) + min(3, min(m - (row_tile * 32), 32) - 1)) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + min(3, min(m - (row_tile * 32), 32) - 1)) * 8) + (q + 4)], high));
                             }
                             sum_0 = sum_0 + simd_shuffle_xor(sum_0, ushort(16));
                             sum_1 = sum_1 + simd_shuffle_xor(sum_1, ushort(16));
@@ -242,23 +242,23 @@ kernel void ffn_down(
                                 lane_dots[((v * 4) * 16) + j] = sum_0;
                                 lane_dots[(((v * 4) + 1) * 16) + j] = sum_1;
                                 lane_dots[(((v * 4) + 2) * 16) + j] = sum_2;
-                                if (3 < min(m - (row_tile * 8), 8)) lane_dots[(((v * 4) + 3) * 16) + j] = sum_3;
+                                if (3 < min(m - (row_tile * 32), 32)) lane_dots[(((v * 4) + 3) * 16) + j] = sum_3;
                             }
                         }
                     }
                     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-                    for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                    for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                         int j = e % 16;
                         int i = e / 16;
                         float sum = acc0[(i * 16) + j];
                         for (int v = 0; v < 5; ++v) {
-                            sum = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 4) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 5) + v)] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2))))), sum));
+                            sum = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 4) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2))))), sum));
                         }
                         acc0[(i * 16) + j] = sum;
                     }
                 }
             }
-            for (int many = min(4 / min(m - (row_tile * 8), 8), 1); many < 1; ++many) {
+            for (int many = min(4 / min(m - (row_tile * 32), 32), 1); many < 1; ++many) {
                 for (int b = 0; b < 5; ++b) {
                     for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
                         int t = e % 32;
@@ -266,47 +266,47 @@ kernel void ffn_down(
                         half value = half((int(uint(int(weights[((64256 + (panel * 1600)) + (b * 320)) + ((((t / 4) % 4) * 64) + ((j * 4) + (t % 4)))])) >> uint(int(((t / 4) / 4) * 4)))) & 15);
                         w_tile[(j * 32) + t] = value;
                     }
-                    for (int e = invocation; e < 8 * 32; e += INVOCATIONS) {
+                    for (int e = invocation; e < (((min(m - (row_tile * 32), 32) + 7) / 8) * 8) * 32; e += INVOCATIONS) {
                         int t = e % 32;
                         int i = e / 32;
-                        half value = (i < min(m - (row_tile * 8), 8)) ? half(xq[workgroup * (m * 160) + (((row_tile * 8) + min(i, min(m - (row_tile * 8), 8) - 1)) * 160) + ((b * 32) + t)]) : half(0.0f);
+                        half value = (i < min(m - (row_tile * 32), 32)) ? half(xq[workgroup * (m * 160) + (((row_tile * 32) + min(i, min(m - (row_tile * 32), 32) - 1)) * 160) + ((b * 32) + t)]) : half(0.0f);
                         x_tile[(i * 32) + t] = value;
                     }
                     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-                    for (int part = int(simdgroup_number); part < 2; part += SUBGROUPS) {
+                    for (int part = int(simdgroup_number); part < ((min(m - (row_tile * 32), 32) + 7) / 8) * 2; part += SUBGROUPS) {
                         simdgroup_matrix<float, 8, 8> frag_c;
                         frag_c = make_filled_simdgroup_matrix<float, 8, 8>(float(0));
                         simdgroup_matrix<half, 8, 8> frag_a;
-                        simdgroup_load(frag_a, &x_tile[0], 32, ulong2(0, 0), false);
+                        simdgroup_load(frag_a, &x_tile[((part / 2) * 8) * 32], 32, ulong2(0, 0), false);
                         simdgroup_matrix<half, 8, 8> frag_b;
-                        simdgroup_load(frag_b, &w_tile[(part * 8) * 32], 32, ulong2(0, 0), true);
+                        simdgroup_load(frag_b, &w_tile[((part % 2) * 8) * 32], 32, ulong2(0, 0), true);
                         simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
-                        simdgroup_load(frag_a, &x_tile[8], 32, ulong2(0, 0), false);
-                        simdgroup_load(frag_b, &w_tile[((part * 8) * 32) + 8], 32, ulong2(0, 0), true);
+                        simdgroup_load(frag_a, &x_tile[(((part / 2) * 8) * 32) + 8], 32, ulong2(0, 0), false);
+                        simdgroup_load(frag_b, &w_tile[(((part % 2) * 8) * 32) + 8], 32, ulong2(0, 0), true);
                         simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
-                        simdgroup_load(frag_a, &x_tile[16], 32, ulong2(0, 0), false);
-                        simdgroup_load(frag_b, &w_tile[((part * 8) * 32) + 16], 32, ulong2(0, 0), true);
+                        simdgroup_load(frag_a, &x_tile[(((part / 2) * 8) * 32) + 16], 32, ulong2(0, 0), false);
+                        simdgroup_load(frag_b, &w_tile[(((part % 2) * 8) * 32) + 16], 32, ulong2(0, 0), true);
                         simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
-                        simdgroup_load(frag_a, &x_tile[24], 32, ulong2(0, 0), false);
-                        simdgroup_load(frag_b, &w_tile[((part * 8) * 32) + 24], 32, ulong2(0, 0), true);
+                        simdgroup_load(frag_a, &x_tile[(((part / 2) * 8) * 32) + 24], 32, ulong2(0, 0), false);
+                        simdgroup_load(frag_b, &w_tile[(((part % 2) * 8) * 32) + 24], 32, ulong2(0, 0), true);
                         simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
-                        simdgroup_store(frag_c, &dots[part * 8], 16, ulong2(0, 0), false);
+                        simdgroup_store(frag_c, &dots[(((part / 2) * 8) * 16) + ((part % 2) * 8)], 16, ulong2(0, 0), false);
                     }
                     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-                    for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                    for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                         int j = e % 16;
                         int i = e / 16;
-                        float value = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (b * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + b], fma_ir(float(int(dots[(i * 16) + j])), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + b] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (b * 320)) + 256) + (j * 2))))), acc0[(i * 16) + j]));
+                        float value = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (b * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b], fma_ir(float(int(dots[(i * 16) + j])), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (b * 320)) + 256) + (j * 2))))), acc0[(i * 16) + j]));
                         acc0[(i * 16) + j] = value;
                     }
                 }
             }
             threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-            for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+            for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
-                float value = attn_output_5[(((row_tile * 8) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];
-                ffn_down_7[(((row_tile * 8) + i) * 96) + ((panel * 16) + j)] = value;
+                float value = attn_output_5[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];
+                ffn_down_7[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] = value;
             }
         }
     }

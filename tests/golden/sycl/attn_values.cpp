@@ -1,5 +1,5 @@
 // attn_values for SYCL, sycl:bmg, no matrix instruction, 4 subgroups of 16.
-// sha256 of what follows: cdac4b0497cff841
+// sha256 of what follows: 09e5e5c174005d45
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -94,30 +94,92 @@ void attn_values(const half* v_cache, float* attn_out_3, const float* scores_6, 
     PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());
     const int workgroup = int(item.get_group_linear_id());
     const int workgroups = int(item.get_group_range(0));
-    syclexp::work_group_static<float[128]> acc;
+    syclexp::work_group_static<float[512]> acc;
     for (int unit = workgroup * (3) / workgroups; unit < (workgroup + 1) * (3) / workgroups; ++unit) {
-        for (int row_tile = 0; row_tile < ((m * 2) + 7) / 8; ++row_tile) {
-            for (int e = invocation; e < (min_ir((m * 2) - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+        for (int row_tile = 0; row_tile < ((m * 2) + 31) / 32; ++row_tile) {
+            for (int e = invocation; e < (min_ir((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
                 float value = 0.0f;
                 acc[(i * 16) + j] = value;
             }
-            for (int e = invocation; e < (min_ir((m * 2) - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
-                int j = e % 16;
-                int i = e / 16;
-                float total = acc[(i * 16) + j];
-                for (int k = 0; k < length + m; ++k) {
-                    total = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 8) + i) / m)) * m) + (((row_tile * 8) + i) % m)) * slots) + k], float(v_cache[((((unit + (unit % 1)) * slots) + k) * 16) + j]), total);
+            sycl::group_barrier(item.get_group());
+            if ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 1) {
+                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                    int j = e % 16;
+                    int part = e / 16;
+                    float sum_0 = 0.0f;
+                    for (int k = 0; k < length + m; ++k) {
+                        float shared = float(v_cache[((((unit + (unit % 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_0);
+                    }
+                    if (part < min_ir((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
                 }
-                acc[(i * 16) + j] = total;
+            }
+            else if ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 2) {
+                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                    int j = e % 16;
+                    int part = e / 16;
+                    float sum_0 = 0.0f, sum_1 = 0.0f;
+                    for (int k = 0; k < length + m; ++k) {
+                        float shared = float(v_cache[((((unit + (unit % 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_0);
+                        sum_1 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_1);
+                    }
+                    if (part < min_ir((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
+                    if ((4 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((4 + part) * 16) + j] = sum_1;
+                }
+            }
+            else if ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 4) {
+                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                    int j = e % 16;
+                    int part = e / 16;
+                    float sum_0 = 0.0f, sum_1 = 0.0f, sum_2 = 0.0f, sum_3 = 0.0f;
+                    for (int k = 0; k < length + m; ++k) {
+                        float shared = float(v_cache[((((unit + (unit % 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_0);
+                        sum_1 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_1);
+                        sum_2 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_2);
+                        sum_3 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir((min_ir(3, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir((min_ir(3, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_3);
+                    }
+                    if (part < min_ir((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
+                    if ((4 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((4 + part) * 16) + j] = sum_1;
+                    if ((8 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((8 + part) * 16) + j] = sum_2;
+                    if (3 < (min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 && (12 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((12 + part) * 16) + j] = sum_3;
+                }
+            }
+            else {
+                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                    int j = e % 16;
+                    int part = e / 16;
+                    float sum_0 = 0.0f, sum_1 = 0.0f, sum_2 = 0.0f, sum_3 = 0.0f, sum_4 = 0.0f, sum_5 = 0.0f, sum_6 = 0.0f, sum_7 = 0.0f;
+                    for (int k = 0; k < length + m; ++k) {
+                        float shared = float(v_cache[((((unit + (unit % 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_0);
+                        sum_1 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_1);
+                        sum_2 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_2);
+                        sum_3 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(12 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(12 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_3);
+                        sum_4 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(16 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(16 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_4);
+                        sum_5 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir((min_ir(5, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir((min_ir(5, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_5);
+                        sum_6 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir((min_ir(6, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir((min_ir(6, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_6);
+                        sum_7 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir((min_ir(7, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir((min_ir(7, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_7);
+                    }
+                    if (part < min_ir((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
+                    if ((4 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((4 + part) * 16) + j] = sum_1;
+                    if ((8 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((8 + part) * 16) + j] = sum_2;
+                    if ((12 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((12 + part) * 16) + j] = sum_3;
+                    if ((16 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((16 + part) * 16) + j] = sum_4;
+                    if (5 < (min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 && (20 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((20 + part) * 16) + j] = sum_5;
+                    if (6 < (min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 && (24 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((24 + part) * 16) + j] = sum_6;
+                    if (7 < (min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 && (28 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((28 + part) * 16) + j] = sum_7;
+                }
             }
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < (min_ir((m * 2) - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+            for (int e = invocation; e < (min_ir((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
-                float value = acc[(i * 16) + j] * attn_inverse_4[(((unit * 2) + (((row_tile * 8) + i) / m)) * m) + (((row_tile * 8) + i) % m)];
-                attn_out_3[((((row_tile * 8) + i) % m) * 96) + ((((unit * 2) + (((row_tile * 8) + i) / m)) * 16) + (((unit % 1) * 16) + j))] = value;
+                float value = acc[(i * 16) + j] * attn_inverse_4[(((unit * 2) + (((row_tile * 32) + i) / m)) * m) + (((row_tile * 32) + i) % m)];
+                attn_out_3[((((row_tile * 32) + i) % m) * 96) + ((((unit * 2) + (((row_tile * 32) + i) / m)) * 16) + (((unit % 1) * 16) + j))] = value;
             }
         }
     }

@@ -1,5 +1,5 @@
 // ffn_down for SYCL, sycl:bmg, i8*i8->i32 8x16x32, 4 subgroups of 16.
-// sha256 of what follows: 1cfa1aad1267ef7e
+// sha256 of what follows: 2932a1304297cc83
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -88,6 +88,10 @@ inline float half_round(float x) {
 
 template <int ALIGN, class Byte> float f16_at(const Byte* p, int at) {
     return half_value(bytes_at<uint16_t, ALIGN>(p, at));
+}
+
+template <int ALIGN, class Byte> int i32_at(const Byte* p, int at) {
+    return bytes_at<int, ALIGN>(p, at);
 }
 
 // Matrices of one sub-group: acc[M, N] += a[M, K] b[K, N]. With SPECCC_JOINT_MATRIX they are the
@@ -183,12 +187,14 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
     PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());
     const int workgroup = int(item.get_group_linear_id());
     const int workgroups = int(item.get_group_range(0));
-    syclexp::work_group_static<int8_t[256]> x_tile;
+    syclexp::work_group_static<int8_t[1024]> x_tile;
     syclexp::work_group_static<int8_t[512]> w_tile;
-    syclexp::work_group_static<int[128]> dots;
+    syclexp::work_group_static<int[512]> dots;
+    syclexp::work_group_static<int[512]> x_words;
+    syclexp::work_group_static<int[1024]> lane_dots;
     syclexp::work_group_static<float[16]> partial;
     syclexp::work_group_static<int[16]> partial_2;
-    syclexp::work_group_static<float[128]> acc0;
+    syclexp::work_group_static<float[512]> acc0;
     for (int r = 0; r < m; ++r) {
         for (int b = 0; b < 5; ++b) {
             sycl::group_barrier(item.get_group());
@@ -249,51 +255,125 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
         }
     }
     for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
-        for (int row_tile = 0; row_tile < (m + 7) / 8; ++row_tile) {
-            for (int e = invocation; e < (min_ir(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+        for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
+            for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
                 float value = 0.0f;
                 acc0[(i * 16) + j] = value;
             }
-            for (int b = 0; b < 5; ++b) {
-                for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
-                    int t = e % 32;
-                    int j = e / 32;
-                    int8_t value = int8_t((int(uint(int(weights[((64256 + (panel * 1600)) + (b * 320)) + ((((t / 4) % 4) * 64) + ((j * 4) + (t % 4)))])) >> uint(int(((t / 4) / 4) * 4)))) & 15);
-                    w_tile[(j * 32) + t] = value;
+            for (int few = 0; few < min_ir(4 / min_ir(m - (row_tile * 32), 32), 1); ++few) {
+                for (int chunk = 0; chunk < 1; ++chunk) {
+                    for (int e = invocation; e < 5 * (min_ir(m - (row_tile * 32), 32)) * 8; e += INVOCATIONS) {
+                        int q = e % 8;
+                        int i = e / 8 % (min_ir(m - (row_tile * 32), 32));
+                        int u = e / 8 / (min_ir(m - (row_tile * 32), 32));
+                        int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)]) << 24);
+                        x_words[(((u * 4) + i) * 8) + q] = value;
+                    }
+                    sycl::group_barrier(item.get_group());
+                    if (min_ir(m - (row_tile * 32), 32) <= 1) {
+                        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+                            int j = e % 16;
+                            int v = e / 16;
+                            int sum_0 = 0;
+                            for (int q = 0; q < 4; ++q) {
+                                int codes = i32_at<4>(weights, ((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)));
+                                int low = codes & 252645135;
+                                int high = (int(uint(codes) >> uint(4))) & 252645135;
+                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 4) * 8) + q], low) + dot4_ir(x_words[((v * 4) * 8) + (q + 4)], high));
+                            }
+                            lane_dots[((v * 4) * 16) + j] = sum_0;
+                        }
+                    }
+                    else if (min_ir(m - (row_tile * 32), 32) <= 2) {
+                        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+                            int j = e % 16;
+                            int v = e / 16;
+                            int sum_0 = 0, sum_1 = 0;
+                            for (int q = 0; q < 4; ++q) {
+                                int codes = i32_at<4>(weights, ((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)));
+                                int low = codes & 252645135;
+                                int high = (int(uint(codes) >> uint(4))) & 252645135;
+                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 4) * 8) + q], low) + dot4_ir(x_words[((v * 4) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dot4_ir(x_words[(((v * 4) + 1) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + 1) * 8) + (q + 4)], high));
+                            }
+                            lane_dots[((v * 4) * 16) + j] = sum_0;
+                            lane_dots[(((v * 4) + 1) * 16) + j] = sum_1;
+                        }
+                    }
+                    else {
+                        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+                            int j = e % 16;
+                            int v = e / 16;
+                            int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
+                            for (int q = 0; q < 4; ++q) {
+                                int codes = i32_at<4>(weights, ((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)));
+                                int low = codes & 252645135;
+                                int high = (int(uint(codes) >> uint(4))) & 252645135;
+                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 4) * 8) + q], low) + dot4_ir(x_words[((v * 4) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dot4_ir(x_words[(((v * 4) + 1) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + 1) * 8) + (q + 4)], high));
+                                sum_2 = sum_2 + (dot4_ir(x_words[(((v * 4) + 2) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + 2) * 8) + (q + 4)], high));
+                                sum_3 = sum_3 + (dot4_ir(x_words[(((v * 4) + min_ir(3, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + min_ir(3, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + (q + 4)], high));
+                            }
+                            lane_dots[((v * 4) * 16) + j] = sum_0;
+                            lane_dots[(((v * 4) + 1) * 16) + j] = sum_1;
+                            lane_dots[(((v * 4) + 2) * 16) + j] = sum_2;
+                            if (3 < min_ir(m - (row_tile * 32), 32)) lane_dots[(((v * 4) + 3) * 16) + j] = sum_3;
+                        }
+                    }
+                    sycl::group_barrier(item.get_group());
+                    for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+                        int j = e % 16;
+                        int i = e / 16;
+                        float sum = acc0[(i * 16) + j];
+                        for (int v = 0; v < 5; ++v) {
+                            sum = fma_ir(f16_at<2>(weights, (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2)), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 4) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)] * f16_at<2>(weights, (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2)), sum));
+                        }
+                        acc0[(i * 16) + j] = sum;
+                    }
                 }
-                for (int e = invocation; e < 8 * 32; e += INVOCATIONS) {
-                    int t = e % 32;
-                    int i = e / 32;
-                    int8_t value = (i < min_ir(m - (row_tile * 8), 8)) ? xq[workgroup * (m * 160) + (((row_tile * 8) + min_ir(i, min_ir(m - (row_tile * 8), 8) - 1)) * 160) + ((b * 32) + t)] : int8_t(0);
-                    x_tile[(i * 32) + t] = value;
-                }
-                sycl::group_barrier(item.get_group());
-                for (int part = subgroup; part < 1; part += SUBGROUPS) {
-                    Matrix<Use::accumulator, int, M, N, Order::by_rows> frag_c;
-                    matrix_zero(frag_c);
-                    Matrix<Use::a, int8_t, M, K, Order::by_rows> frag_a;
-                    matrix_load<Order::by_rows>(frag_a, in_local(&x_tile[0]), 32);
-                    Matrix<Use::b, int8_t, K, N, Order::by_columns> frag_b;
-                    matrix_load<Order::by_columns>(frag_b, in_local(&w_tile[(part * 16) * 32]), 32);
-                    matrix_mad(frag_c, frag_a, frag_b);
-                    matrix_store<Order::by_rows>(frag_c, in_local(&dots[part * 16]), 16);
-                }
-                sycl::group_barrier(item.get_group());
-                for (int e = invocation; e < (min_ir(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int i = e / 16;
-                    float value = fma_ir(f16_at<2>(weights, (((64256 + (panel * 1600)) + (b * 320)) + 288) + (j * 2)), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + b], fma_ir(float(dots[(i * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + b] * f16_at<2>(weights, (((64256 + (panel * 1600)) + (b * 320)) + 256) + (j * 2)), acc0[(i * 16) + j]));
-                    acc0[(i * 16) + j] = value;
+            }
+            for (int many = min_ir(4 / min_ir(m - (row_tile * 32), 32), 1); many < 1; ++many) {
+                for (int b = 0; b < 5; ++b) {
+                    for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
+                        int t = e % 32;
+                        int j = e / 32;
+                        int8_t value = int8_t((int(uint(int(weights[((64256 + (panel * 1600)) + (b * 320)) + ((((t / 4) % 4) * 64) + ((j * 4) + (t % 4)))])) >> uint(int(((t / 4) / 4) * 4)))) & 15);
+                        w_tile[(j * 32) + t] = value;
+                    }
+                    for (int e = invocation; e < (((min_ir(m - (row_tile * 32), 32) + 7) / 8) * 8) * 32; e += INVOCATIONS) {
+                        int t = e % 32;
+                        int i = e / 32;
+                        int8_t value = (i < min_ir(m - (row_tile * 32), 32)) ? xq[workgroup * (m * 160) + (((row_tile * 32) + min_ir(i, min_ir(m - (row_tile * 32), 32) - 1)) * 160) + ((b * 32) + t)] : int8_t(0);
+                        x_tile[(i * 32) + t] = value;
+                    }
+                    sycl::group_barrier(item.get_group());
+                    for (int part = subgroup; part < (min_ir(m - (row_tile * 32), 32) + 7) / 8; part += SUBGROUPS) {
+                        Matrix<Use::accumulator, int, M, N, Order::by_rows> frag_c;
+                        matrix_zero(frag_c);
+                        Matrix<Use::a, int8_t, M, K, Order::by_rows> frag_a;
+                        matrix_load<Order::by_rows>(frag_a, in_local(&x_tile[(part * 8) * 32]), 32);
+                        Matrix<Use::b, int8_t, K, N, Order::by_columns> frag_b;
+                        matrix_load<Order::by_columns>(frag_b, in_local(&w_tile[0]), 32);
+                        matrix_mad(frag_c, frag_a, frag_b);
+                        matrix_store<Order::by_rows>(frag_c, in_local(&dots[(part * 8) * 16]), 16);
+                    }
+                    sycl::group_barrier(item.get_group());
+                    for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+                        int j = e % 16;
+                        int i = e / 16;
+                        float value = fma_ir(f16_at<2>(weights, (((64256 + (panel * 1600)) + (b * 320)) + 288) + (j * 2)), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b], fma_ir(float(dots[(i * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b] * f16_at<2>(weights, (((64256 + (panel * 1600)) + (b * 320)) + 256) + (j * 2)), acc0[(i * 16) + j]));
+                        acc0[(i * 16) + j] = value;
+                    }
                 }
             }
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < (min_ir(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+            for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
-                float value = attn_output_5[(((row_tile * 8) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];
-                ffn_down_7[(((row_tile * 8) + i) * 96) + ((panel * 16) + j)] = value;
+                float value = attn_output_5[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];
+                ffn_down_7[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] = value;
             }
         }
     }

@@ -1,6 +1,6 @@
 #version 450
 // ffn_down for Vulkan, i8*i8->i32 16x16x16, 2 subgroups of 32.
-// sha256 of what follows: 2c6e2dd4fcb3c497
+// sha256 of what follows: 5c26a81110c68527
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -29,14 +29,14 @@ layout(set = 0, binding = 8, std430) buffer amax_block { float amax[]; };
 layout(set = 0, binding = 9, std430) buffer inverse_block { float inverse[]; };
 layout(set = 0, binding = 10, std140) uniform Sizes { layout(offset = 0) int m; layout(offset = 4) int length_2; layout(offset = 8) int slots; layout(offset = 12) int tiles; layout(offset = 16) int weight_bytes; layout(offset = 20) int vector_elements; };
 layout(push_constant) uniform Pushed { int layer; };
-shared int8_t x_tile[512];
+shared int8_t x_tile[1024];
 shared int8_t w_tile[512];
-shared int dots[256];
+shared int dots[512];
 shared int x_words[512];
 shared int lane_dots[1024];
 shared float partial[16];
 shared int partial_2[16];
-shared float acc0[128];
+shared float acc0[512];
 
 // a * b + c, rounded once.
 float fma_ir(float a, float b, float c) {
@@ -144,24 +144,24 @@ void main() {
         }
     }
     for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
-        for (int row_tile = 0; row_tile < (m + 7) / 8; ++row_tile) {
-            for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+        for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
+            for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
                 precise float value = 0.0;
                 acc0[(i * 16) + j] = value;
             }
-            for (int few = 0; few < min(4 / min(m - (row_tile * 8), 8), 1); ++few) {
+            for (int few = 0; few < min(8 / min(m - (row_tile * 32), 32), 1); ++few) {
                 for (int chunk = 0; chunk < 1; ++chunk) {
-                    for (int e = invocation; e < 5 * (min(m - (row_tile * 8), 8)) * 8; e += INVOCATIONS) {
+                    for (int e = invocation; e < 5 * (min(m - (row_tile * 32), 32)) * 8; e += INVOCATIONS) {
                         int q = e % 8;
-                        int i = e / 8 % (min(m - (row_tile * 8), 8));
-                        int u = e / 8 / (min(m - (row_tile * 8), 8));
-                        precise int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 8) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)]) << 24);
-                        x_words[(((u * 4) + i) * 8) + q] = value;
+                        int i = e / 8 % (min(m - (row_tile * 32), 32));
+                        int u = e / 8 / (min(m - (row_tile * 32), 32));
+                        precise int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)]) << 24);
+                        x_words[(((u * 8) + i) * 8) + q] = value;
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                    if (min(m - (row_tile * 8), 8) <= 1) {
+                    if (min(m - (row_tile * 32), 32) <= 1) {
                         for (int first = 0; first < 5 * 16; first += 32) {
                             int at = first + int(gl_SubgroupID) * 16 + int(gl_SubgroupInvocationID) % 16;
                             int e = min(at, 5 * 16 - 1);
@@ -172,15 +172,15 @@ void main() {
                                 int codes = int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))) / 4]);
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
-                                sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 4) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 4) * 8) + (q + 4)], high));
+                                sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 8) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 8) * 8) + (q + 4)], high));
                             }
                             sum_0 = sum_0 + subgroupShuffleXor(sum_0, 16u);
                             if (at < 5 * 16 && int(gl_SubgroupInvocationID) < 16) {
-                                lane_dots[((v * 4) * 16) + j] = sum_0;
+                                lane_dots[((v * 8) * 16) + j] = sum_0;
                             }
                         }
                     }
-                    else if (min(m - (row_tile * 8), 8) <= 2) {
+                    else if (min(m - (row_tile * 32), 32) <= 2) {
                         for (int first = 0; first < 5 * 16; first += 32) {
                             int at = first + int(gl_SubgroupID) * 16 + int(gl_SubgroupInvocationID) % 16;
                             int e = min(at, 5 * 16 - 1);
@@ -191,18 +191,18 @@ void main() {
                                 int codes = int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))) / 4]);
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
-                                sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 4) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 4) * 8) + (q + 4)], high));
-                                sum_1 = sum_1 + (dotPacked4x8EXT(x_words[(((v * 4) + 1) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 4) + 1) * 8) + (q + 4)], high));
+                                sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 8) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 8) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dotPacked4x8EXT(x_words[(((v * 8) + 1) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 8) + 1) * 8) + (q + 4)], high));
                             }
                             sum_0 = sum_0 + subgroupShuffleXor(sum_0, 16u);
                             sum_1 = sum_1 + subgroupShuffleXor(sum_1, 16u);
                             if (at < 5 * 16 && int(gl_SubgroupInvocationID) < 16) {
-                                lane_dots[((v * 4) * 16) + j] = sum_0;
-                                lane_dots[(((v * 4) + 1) * 16) + j] = sum_1;
+                                lane_dots[((v * 8) * 16) + j] = sum_0;
+                                lane_dots[(((v * 8) + 1) * 16) + j] = sum_1;
                             }
                         }
                     }
-                    else {
+                    else if (min(m - (row_tile * 32), 32) <= 4) {
                         for (int first = 0; first < 5 * 16; first += 32) {
                             int at = first + int(gl_SubgroupID) * 16 + int(gl_SubgroupInvocationID) % 16;
                             int e = min(at, 5 * 16 - 1);
@@ -213,36 +213,76 @@ void main() {
                                 int codes = int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))) / 4]);
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
-                                sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 4) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 4) * 8) + (q + 4)], high));
-                                sum_1 = sum_1 + (dotPacked4x8EXT(x_words[(((v * 4) + 1) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 4) + 1) * 8) + (q + 4)], high));
-                                sum_2 = sum_2 + (dotPacked4x8EXT(x_words[(((v * 4) + 2) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 4) + 2) * 8) + (q + 4)], high));
-                                sum_3 = sum_3 + (dotPacked4x8EXT(x_words[(((v * 4) + min(3, min(m - (row_tile * 8), 8) - 1)) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 4) + min(3, min(m - (row_tile * 8), 8) - 1)) * 8) + (q + 4)], high));
+                                sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 8) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 8) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dotPacked4x8EXT(x_words[(((v * 8) + 1) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 8) + 1) * 8) + (q + 4)], high));
+                                sum_2 = sum_2 + (dotPacked4x8EXT(x_words[(((v * 8) + 2) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 8) + 2) * 8) + (q + 4)], high));
+                                sum_3 = sum_3 + (dotPacked4x8EXT(x_words[(((v * 8) + min(3, min(m - (row_tile * 32), 32) - 1)) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 8) + min(3, min(m - (row_tile * 32), 32) - 1)) * 8) + (q + 4)], high));
                             }
                             sum_0 = sum_0 + subgroupShuffleXor(sum_0, 16u);
                             sum_1 = sum_1 + subgroupShuffleXor(sum_1, 16u);
                             sum_2 = sum_2 + subgroupShuffleXor(sum_2, 16u);
                             sum_3 = sum_3 + subgroupShuffleXor(sum_3, 16u);
                             if (at < 5 * 16 && int(gl_SubgroupInvocationID) < 16) {
-                                lane_dots[((v * 4) * 16) + j] = sum_0;
-                                lane_dots[(((v * 4) + 1) * 16) + j] = sum_1;
-                                lane_dots[(((v * 4) + 2) * 16) + j] = sum_2;
-                                if (3 < min(m - (row_tile * 8), 8)) lane_dots[(((v * 4) + 3) * 16) + j] = sum_3;
+                                lane_dots[((v * 8) * 16) + j] = sum_0;
+                                lane_dots[(((v * 8) + 1) * 16) + j] = sum_1;
+                                lane_dots[(((v * 8) + 2) * 16) + j] = sum_2;
+                                if (3 < min(m - (row_tile * 32), 32)) lane_dots[(((v * 8) + 3) * 16) + j] = sum_3;
+                            }
+                        }
+                    }
+                    else {
+                        for (int first = 0; first < 5 * 16; first += 32) {
+                            int at = first + int(gl_SubgroupID) * 16 + int(gl_SubgroupInvocationID) % 16;
+                            int e = min(at, 5 * 16 - 1);
+                            int j = e % 16;
+                            int v = e / 16;
+                            precise int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0, sum_4 = 0, sum_5 = 0, sum_6 = 0, sum_7 = 0;
+                            for (int q = int(gl_SubgroupInvocationID) / 16; q < 4; q += 2) {
+                                int codes = int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))) / 4]);
+                                int low = codes & 252645135;
+                                int high = (int(uint(codes) >> uint(4))) & 252645135;
+                                sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 8) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 8) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dotPacked4x8EXT(x_words[(((v * 8) + 1) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 8) + 1) * 8) + (q + 4)], high));
+                                sum_2 = sum_2 + (dotPacked4x8EXT(x_words[(((v * 8) + 2) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 8) + 2) * 8) + (q + 4)], high));
+                                sum_3 = sum_3 + (dotPacked4x8EXT(x_words[(((v * 8) + 3) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 8) + 3) * 8) + (q + 4)], high));
+                                sum_4 = sum_4 + (dotPacked4x8EXT(x_words[(((v * 8) + 4) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 8) + 4) * 8) + (q + 4)], high));
+                                sum_5 = sum_5 + (dotPacked4x8EXT(x_words[(((v * 8) + min(5, min(m - (row_tile * 32), 32) - 1)) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 8) + min(5, min(m - (row_tile * 32), 32) - 1)) * 8) + (q + 4)], high));
+                                sum_6 = sum_6 + (dotPacked4x8EXT(x_words[(((v * 8) + min(6, min(m - (row_tile * 32), 32) - 1)) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 8) + min(6, min(m - (row_tile * 32), 32) - 1)) * 8) + (q + 4)], high));
+                                sum_7 = sum_7 + (dotPacked4x8EXT(x_words[(((v * 8) + min(7, min(m - (row_tile * 32), 32) - 1)) * 8) + q], low) + dotPacked4x8EXT(x_words[(((v * 8) + min(7, min(m - (row_tile * 32), 32) - 1)) * 8) + (q + 4)], high));
+                            }
+                            sum_0 = sum_0 + subgroupShuffleXor(sum_0, 16u);
+                            sum_1 = sum_1 + subgroupShuffleXor(sum_1, 16u);
+                            sum_2 = sum_2 + subgroupShuffleXor(sum_2, 16u);
+                            sum_3 = sum_3 + subgroupShuffleXor(sum_3, 16u);
+                            sum_4 = sum_4 + subgroupShuffleXor(sum_4, 16u);
+                            sum_5 = sum_5 + subgroupShuffleXor(sum_5, 16u);
+                            sum_6 = sum_6 + subgroupShuffleXor(sum_6, 16u);
+                            sum_7 = sum_7 + subgroupShuffleXor(sum_7, 16u);
+                            if (at < 5 * 16 && int(gl_SubgroupInvocationID) < 16) {
+                                lane_dots[((v * 8) * 16) + j] = sum_0;
+                                lane_dots[(((v * 8) + 1) * 16) + j] = sum_1;
+                                lane_dots[(((v * 8) + 2) * 16) + j] = sum_2;
+                                lane_dots[(((v * 8) + 3) * 16) + j] = sum_3;
+                                lane_dots[(((v * 8) + 4) * 16) + j] = sum_4;
+                                if (5 < min(m - (row_tile * 32), 32)) lane_dots[(((v * 8) + 5) * 16) + j] = sum_5;
+                                if (6 < min(m - (row_tile * 32), 32)) lane_dots[(((v * 8) + 6) * 16) + j] = sum_6;
+                                if (7 < min(m - (row_tile * 32), 32)) lane_dots[(((v * 8) + 7) * 16) + j] = sum_7;
                             }
                         }
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                    for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                    for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                         int j = e % 16;
                         int i = e / 16;
                         precise float sum = acc0[(i * 16) + j];
                         for (int v = 0; v < 5; ++v) {
-                            sum = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 4) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + ((chunk * 5) + v)] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2)) / 2])), sum));
+                            sum = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 8) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2)) / 2])), sum));
                         }
                         acc0[(i * 16) + j] = sum;
                     }
                 }
             }
-            for (int many = min(4 / min(m - (row_tile * 8), 8), 1); many < 1; ++many) {
+            for (int many = min(8 / min(m - (row_tile * 32), 32), 1); many < 1; ++many) {
                 for (int b = 0; b < 5; ++b) {
                     for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
                         int t = e % 32;
@@ -250,41 +290,41 @@ void main() {
                         precise int8_t value = int8_t((int(uint(int(weights[((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + ((((t / 4) % 4) * 64) + ((j * 4) + (t % 4)))])) >> uint(int(((t / 4) / 4) * 4)))) & 15);
                         w_tile[(j * 32) + t] = value;
                     }
-                    for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
+                    for (int e = invocation; e < (((min(m - (row_tile * 32), 32) + 15) / 16) * 16) * 32; e += INVOCATIONS) {
                         int t = e % 32;
                         int i = e / 32;
-                        precise int8_t value = (i < min(m - (row_tile * 8), 8)) ? xq[workgroup * (m * 160) + (((row_tile * 8) + min(i, min(m - (row_tile * 8), 8) - 1)) * 160) + ((b * 32) + t)] : int8_t(0);
+                        precise int8_t value = (i < min(m - (row_tile * 32), 32)) ? xq[workgroup * (m * 160) + (((row_tile * 32) + min(i, min(m - (row_tile * 32), 32) - 1)) * 160) + ((b * 32) + t)] : int8_t(0);
                         x_tile[(i * 32) + t] = value;
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                    for (int part = int(gl_SubgroupID); part < 1; part += SUBGROUPS) {
+                    for (int part = int(gl_SubgroupID); part < (min(m - (row_tile * 32), 32) + 15) / 16; part += SUBGROUPS) {
                         coopmat<int, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> frag_c;
                         frag_c = coopmat<int, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0);
                         coopmat<int8_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> frag_a;
-                        coopMatLoad(frag_a, x_tile, 0, 32, gl_CooperativeMatrixLayoutRowMajor);
+                        coopMatLoad(frag_a, x_tile, (part * 16) * 32, 32, gl_CooperativeMatrixLayoutRowMajor);
                         coopmat<int8_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> frag_b;
-                        coopMatLoad(frag_b, w_tile, (part * 16) * 32, 32, gl_CooperativeMatrixLayoutColumnMajor);
+                        coopMatLoad(frag_b, w_tile, 0, 32, gl_CooperativeMatrixLayoutColumnMajor);
                         frag_c = coopMatMulAdd(frag_a, frag_b, frag_c);
-                        coopMatLoad(frag_a, x_tile, 16, 32, gl_CooperativeMatrixLayoutRowMajor);
-                        coopMatLoad(frag_b, w_tile, ((part * 16) * 32) + 16, 32, gl_CooperativeMatrixLayoutColumnMajor);
+                        coopMatLoad(frag_a, x_tile, ((part * 16) * 32) + 16, 32, gl_CooperativeMatrixLayoutRowMajor);
+                        coopMatLoad(frag_b, w_tile, 16, 32, gl_CooperativeMatrixLayoutColumnMajor);
                         frag_c = coopMatMulAdd(frag_a, frag_b, frag_c);
-                        coopMatStore(frag_c, dots, part * 16, 16, gl_CooperativeMatrixLayoutRowMajor);
+                        coopMatStore(frag_c, dots, (part * 16) * 16, 16, gl_CooperativeMatrixLayoutRowMajor);
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                    for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+                    for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                         int j = e % 16;
                         int i = e / 16;
-                        precise float value = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + b], fma_ir(float(dots[(i * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 8) + i) * 5) + b] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 256) + (j * 2)) / 2])), acc0[(i * 16) + j]));
+                        precise float value = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b], fma_ir(float(dots[(i * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 256) + (j * 2)) / 2])), acc0[(i * 16) + j]));
                         acc0[(i * 16) + j] = value;
                     }
                 }
             }
             controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-            for (int e = invocation; e < (min(m - (row_tile * 8), 8)) * 16; e += INVOCATIONS) {
+            for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
-                precise float value = attn_output_5[(((row_tile * 8) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];
-                token_embd_1[(((row_tile * 8) + i) * 96) + ((panel * 16) + j)] = value;
+                precise float value = attn_output_5[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];
+                token_embd_1[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] = value;
             }
         }
     }
