@@ -54,11 +54,13 @@ def compile(
     kv: str = "f16",
     tune_seconds: float = 0.0,
     weights: str | None = None,
+    activations: str = "int8",
 ) -> Model:
     """Compiles a GGUF file or safetensors folder and loads the result.
 
     `output` names the artifact to write; without it a temporary one serves the returned model.
     `weights` is the format the layers' matrices are stored in anew (`speccc.requantize.WEIGHTS`).
+    `activations` says how rows are quantised where weights take it: "int8" or "nvfp4".
     `tune_seconds` are spent on schedules if none are known for this model and machine.
     InputError (exit code 2) for bad models and options.
     """
@@ -66,7 +68,15 @@ def compile(
 
     folder = None if dump is None else Path(dump)
     options = CompileOptions(
-        target, isa, kv, context, drafter, folder, tune_seconds=tune_seconds, weights=weights
+        target,
+        isa,
+        kv,
+        context,
+        drafter,
+        folder,
+        tune_seconds=tune_seconds,
+        weights=weights,
+        activations=activations,
     )
     if output is not None:
         compile_to(Path(path), Path(output), options, progress)

@@ -34,6 +34,7 @@ class Options:
     kv: str = "f16"
     context: int | None = None
     weights: str | None = None
+    activations: str = "int8"
 
 
 def is_artifact(path: Path) -> bool:
@@ -91,6 +92,7 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
             isa=isa,
             kv=options.kv,
             weights=options.weights,
+            activations=options.activations,
         )
 
 
@@ -130,6 +132,7 @@ def _refuse(path: Path, options: Options) -> None:
     default = Options()
     flags = {"--isa": options.isa != default.isa, "--kv": options.kv != default.kv}
     flags["--weights"] = options.weights != default.weights
+    flags["--activations"] = options.activations != default.activations
     flags["--target"] = options.target != default.target
     for flag, given in flags.items():
         if given:

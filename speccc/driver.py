@@ -75,6 +75,8 @@ class CompileOptions:
     """Budget for schedules when none are known here; 0 takes those that are known."""
     weights: str | None = None
     """The format of the layers' matrices, of `requantize.WEIGHTS`; None leaves the file's."""
+    activations: str = "int8"
+    """How rows are quantised, of `tile_matmul.ACTIVATIONS`; int8 for weights not made for it."""
 
 
 @dataclass
@@ -168,7 +170,8 @@ def _front(path: Path, options: CompileOptions, isa: Isa, times: _Times, tell: P
         times.lap("requantize")
     graph = final_graph(source, options, times, tell)
     top = MOST_TOP if options.target == "cpu" else 0
-    lowered = lower_for(options.target, LowerGraph(options.kv, top), graph)
+    lowering = LowerGraph(options.kv, top, activations=options.activations)
+    lowered = lower_for(options.target, lowering, graph)
     bounds = _bounds(lowered)
     arena = PlanMemory(bounds).run(lowered.plan)
     # Scratch is known only from the code, which takes long to make: ask about the rest before it.
@@ -383,6 +386,7 @@ def _manifest(made: _Made, times: _Times, cost: VerifyTable | None) -> dict[str,
         "model": {"name": source.config.name, "fingerprint": source.fingerprint(), **config},
         "formats": _formats(source),
         "weights": options.weights,
+        "activations": options.activations,
         "target": "cpu" if made.device is None else made.device.name,
         "isa": made.isa.name if made.device is None else "",
         "machine": platform.machine() if made.device is None else "",

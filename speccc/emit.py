@@ -51,6 +51,7 @@ class EmitOptions:
     kv: str = "f16"
     strict: bool = False
     weights: str | None = None
+    activations: str = "int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def read_model(path: Path, options: EmitOptions, tell: Progress, target: str = "
     if options.weights is not None:
         source = requantized(source, options.weights)
     graph = optimize(build_llama(source.config, weight_types(source.weights)))
-    lowered = lower_for(target, LowerGraph(options.kv), graph)
+    lowered = lower_for(target, LowerGraph(options.kv, activations=options.activations), graph)
     bounds = {lowered.sizes["m"]: MAX_ROWS}
     arena = PlanMemory(bounds).run(lowered.plan)
     tell("read", 1, 1)
@@ -195,6 +196,7 @@ def _report(
         "model": {"name": front.source.config.name, "fingerprint": front.source.fingerprint()},
         "kv": options.kv,
         "weights": options.weights,
+        "activations": options.activations,
         "compiler": target.fingerprint(),
         "launches_per_step": launches_per_step(rendered),
         "instructions": _sum_instructions(kernels),

@@ -39,7 +39,13 @@ def open_emitted(
     binary_ending(backend)
     weights = report.get("weights")
     stored = None if weights is None else str(weights)
-    subject = tunable(model, CompileOptions(str(report.get("target")), kv=kv, weights=stored))
+    options = CompileOptions(
+        str(report.get("target")),
+        kv=kv,
+        weights=stored,
+        activations=str(report.get("activations", "int8")),
+    )
+    subject = tunable(model, options)
     _check_model(model, folder, report)
     files = _Folder(folder)
     try:

@@ -61,6 +61,7 @@ class Spec:
     rope: str = "none"
     kind: str = "gguf"
     isa: str = "auto"
+    activations: str = "int8"
 
 
 def model_file(spec: Spec, folder: Path) -> Path:
@@ -75,7 +76,8 @@ def model_file(spec: Spec, folder: Path) -> Path:
 def compiled(spec: Spec) -> Model:
     """The compiled model, one compilation a process."""
     with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
-        return unmeasured(model_file(spec, Path(folder)), kv=spec.kv, isa=spec.isa)
+        options = {"kv": spec.kv, "isa": spec.isa, "activations": spec.activations}
+        return unmeasured(model_file(spec, Path(folder)), **options)
 
 
 def unmeasured(path: Path, **options: str) -> Model:

@@ -28,6 +28,7 @@ MODELS = {
     "mxfp4, kv f16": Spec(Tiny(seed=6, hidden=96, heads=6, kv_heads=3, ffn=160), "mxfp4"),
     "nvfp4, kv i8": Spec(Tiny(seed=7, tied=False), "nvfp4", "i8"),
     "nvfp4 by tensor, kv f16": Spec(Tiny(seed=8, layers=1, tied=False), "nvfp4_rows"),
+    "nvfp4 by nvfp4": Spec(Tiny(seed=7, layers=1), "nvfp4", activations="nvfp4"),
     "fp8, kv f16": Spec(Tiny(seed=9), "fp8", kind="llama"),
 }
 SOURCES: dict[str, Source] = {

@@ -77,7 +77,9 @@ class PlanSession:
     def __init__(self, spec: Spec, folder: Path, slots: int = 64) -> None:
         source = open_model(model_file(spec, folder))
         options = CompileOptions(kv=spec.kv)
-        self.lowered = LowerGraph(spec.kv).run(final_graph(source, options, _Times()))
+        self.lowered = LowerGraph(spec.kv, activations=spec.activations).run(
+            final_graph(source, options, _Times())
+        )
         blob, vectors = pack_weights(self.lowered.weights, source.weights)
         self.length = 0
         self.sizes: dict[Var, int] = {}
@@ -128,6 +130,7 @@ PLANS = {
     "mxfp4, kv f16": Spec(Tiny(seed=6), "mxfp4"),
     "nvfp4 by tensor, kv i8": Spec(Tiny(seed=7, tied=False, layers=1), "nvfp4_rows", "i8"),
     "fp8, kv f16": Spec(Tiny(seed=9), "fp8", kind="llama"),
+    "nvfp4 by nvfp4": Spec(Tiny(seed=7), "nvfp4", activations="nvfp4"),
 }
 
 

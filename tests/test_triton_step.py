@@ -19,7 +19,7 @@ from speccc.ir.expr import Var
 from speccc.ir.plan import Loop, Plan, Role, run_plan
 from speccc.ir.tile import Buf, Kernel
 from speccc.runtime.rows import chain
-from speccc.targets.triton.schedule import Shape
+from speccc.targets.triton.schedule import Fp4, Shape
 from speccc.targets.triton.step import LATE, SPINS
 
 SMALL = Tiny(seed=7, hidden=32, heads=2, kv_heads=1, ffn=64)
@@ -38,6 +38,9 @@ SPECS = {
         Tiny(seed=9, hidden=64, heads=2, ffn=64, layers=1, tied=False), "nvfp4_rows"
     ),
     "fp8, kv f16": Spec(Tiny(seed=9, hidden=32, heads=2, ffn=32, layers=1), "fp8", kind="llama"),
+    "nvfp4 by nvfp4": Spec(
+        Tiny(seed=9, hidden=64, heads=2, ffn=64, layers=1), "nvfp4", activations="nvfp4"
+    ),
 }
 THIRDS = Shape(units=2, fill=2)
 """Leaves three tiles of the six panels of a row."""
@@ -76,7 +79,7 @@ def test_a_step_equals_golden(
 ) -> None:
     """A chain of as many rows as make a tile and two more, one token, a tree of five."""
     spec = SPECS[which]
-    compared = Compared(machine, Shape(fill=1))
+    compared = Compared(machine, Shape(fill=1, fp4=Fp4(16, 8)))
     monkeypatch.setattr(test_numerics, "run_plan", compared.run_plan)
     session = PlanSession(spec, tmp_path, slots=32)
     tokens = tokens_of(spec.tiny, 16)

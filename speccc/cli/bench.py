@@ -12,7 +12,7 @@ import click
 
 from speccc import compiled
 from speccc.cli import output
-from speccc.cli.compile import ISAS, KV_TYPES, WEIGHTS, one_model
+from speccc.cli.compile import ACTIVATIONS, ISAS, KV_TYPES, WEIGHTS, one_model
 from speccc.cli.numbers import number_list
 from speccc.cli.spelling import Command
 from speccc.errors import InputError
@@ -58,6 +58,8 @@ MOST_ROWS = 64
               help="KV format to compile a model file for.")  # fmt: skip
 @click.option("--weights", type=click.Choice(WEIGHTS),
               help="Store the layers' matrices in this format [default: the model's].")  # fmt: skip
+@click.option("--activations", type=click.Choice(ACTIVATIONS), default="int8", show_default=True,
+              help="How activations are quantised for weights that take it.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show the settings as well.")
 @output.json_option
 def command(
@@ -75,6 +77,7 @@ def command(
     isa: str,
     kv: str,
     weights: str | None,
+    activations: str,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -93,7 +96,7 @@ def command(
     load_before, begun = load(), ticks()
     count = threads or cores()
     with output.progress() as report:
-        options = compiled.Options(isa=isa, kv=kv, weights=weights)
+        options = compiled.Options(isa=isa, kv=kv, weights=weights, activations=activations)
         ours = _artifact(path, options, against, report)
         bench = _Bench(ours, path, against, count, text, report)
         measured = (

@@ -13,6 +13,7 @@ from speccc.runtime.destination import artifact_destination
 
 ISAS = ("auto", "avx512vnni", "avxvnni", "avx2", "dotprod", "portable")
 KV_TYPES = ("f16", "i8", "f32")
+ACTIVATIONS = ("int8", "nvfp4")
 WEIGHTS = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "fp8")
 
 EPILOG = """\b
@@ -21,6 +22,7 @@ Examples:
   speccc compile model.gguf -c 4096 --kv i8 --isa avx2 -v
   speccc compile model.gguf --tune 60
   speccc compile model.gguf --weights nvfp4 -o model-nvfp4.speccc
+  speccc compile model.gguf --weights nvfp4 --activations nvfp4
   speccc compile model.gguf --target cuda:sm_90 -o model-sm_90.speccc
   speccc compile ./hf-folder -o model.speccc --dump stages/
 """
@@ -41,6 +43,8 @@ Examples:
               help="Number format of the KV cache.")  # fmt: skip
 @click.option("--weights", type=click.Choice(WEIGHTS),
               help="Store the layers' matrices in this format [default: the model's].")  # fmt: skip
+@click.option("--activations", type=click.Choice(ACTIVATIONS), default="int8", show_default=True,
+              help="How activations are quantised for weights that take it.")  # fmt: skip
 @click.option("--tune", "tune_seconds", type=click.FloatRange(0, clamp=False), default=10.0,
               metavar="SECONDS", show_default=True,
               help="Time to find schedules if none are known here yet; 0 for none.")  # fmt: skip
@@ -56,6 +60,7 @@ def command(
     context: int | None,
     kv: str,
     weights: str | None,
+    activations: str,
     tune_seconds: float,
     dump: str | None,
     verbose: bool,
@@ -77,6 +82,7 @@ def command(
         dump=None if dump is None else Path(dump),
         tune_seconds=tune_seconds,
         weights=weights,
+        activations=activations,
     )
     with output.progress() as report, without_torch():
         manifest = compile_to(source, to, options, report)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from speccc.cli import output
-from speccc.cli.compile import KV_TYPES, WEIGHTS, one_model
+from speccc.cli.compile import ACTIVATIONS, KV_TYPES, WEIGHTS, one_model
 from speccc.cli.spelling import Command
 
 EPILOG = """\b
@@ -29,6 +29,8 @@ Examples:
               help="Number format of the KV cache.")  # fmt: skip
 @click.option("--weights", type=click.Choice(WEIGHTS),
               help="Store the layers' matrices in this format [default: the model's].")  # fmt: skip
+@click.option("--activations", type=click.Choice(ACTIVATIONS), default="int8", show_default=True,
+              help="How activations are quantised for weights that take it.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Fail when a tool of the target is missing here.")
 @click.option(
     "--list", "list_all", is_flag=True, help="List the targets and what is known of them."
@@ -41,6 +43,7 @@ def command(
     folder: str | None,
     kv: str,
     weights: str | None,
+    activations: str,
     strict: bool,
     list_all: bool,
     as_json: bool,
@@ -62,7 +65,7 @@ def command(
     to = Path(folder or f"{source.resolve().stem}-{made.name.replace(':', '-')}")
     emit_destination(to)
     with output.progress() as progress:
-        report = emit_to(source, made, to, EmitOptions(kv, strict, weights), progress)
+        report = emit_to(source, made, to, EmitOptions(kv, strict, weights, activations), progress)
     if as_json:
         output.print_json({"folder": str(to), "report": report})
         return
