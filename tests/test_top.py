@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import metal_rig
 import numpy as np
 import numpy.typing as npt
 import pytest
-from cpu_rig import HERE, build, golden, same_bits
+import test_sycl
+import triton_rig
+from cpu_rig import HERE, build, golden, same_bits, single
+from emulation import sycl_kernel
+from emulation.metal_stand_in import stand_in
 from emulation.require import require
+from emulation.sycl_cpu import SyclCpu
+from emulation.triton_interpret import TritonMachine
 from emulation.vulkan_root import find_vulkan
 from emulation.vulkan_worker import VulkanWorker
 from fragment_rig import dispatched, lowered
@@ -187,16 +195,57 @@ def test_fragments_find_the_same(vocab: int) -> None:
         assert all(same_bits(before[b], after[b]) for b in kernel.bufs), kernel.name
 
 
-def test_a_vulkan_device_finds_the_same() -> None:
+Launch = Callable[[Kernel, Arrays, dict[Var, int]], Mapping[Buf, npt.NDArray[Any]]]
+
+
+def check_device(launch: Launch) -> None:
+    """Every phase, launched by a target's own text, leaves what the golden machine leaves."""
+    for kernel, before, after, scalars in stepped(LANES * RUNS + 3, 3):
+        got = launch(kernel, before, scalars)
+        # A column of 0 may be a zero of either sign: an emulated fma makes + of sums of zeros.
+        assert all(np.array_equal(got[b], after[b]) for b in kernel.bufs), kernel.name
+
+
+def test_vulkan_finds_the_same() -> None:
     require("vulkan")
     home = find_vulkan()
     assert home is not None
     with VulkanWorker(home, timeout_s=60) as worker:
-        for kernel, before, after, scalars in stepped(LANES * RUNS + 3, 3):
-            shader = render_shader(lowered(kernel), Fma.PAIRS)
-            got = dispatched(home, worker, shader, before, scalars, groups=2)
-            # A column of 0 comes as a zero of either sign: the emulated fma gives sums of zeros +.
-            assert all(np.array_equal(got[b], after[b]) for b in kernel.bufs), kernel.name
+        check_device(
+            lambda kernel, bufs, sizes: dispatched(
+                home, worker, render_shader(lowered(kernel), Fma.PAIRS), bufs, sizes, groups=2
+            )
+        )
+
+
+def test_sycl_finds_the_same() -> None:
+    require("sycl")
+    with SyclCpu() as device:
+        check_device(
+            lambda kernel, bufs, sizes: sycl_kernel.launched(
+                device, test_sycl.lowered(kernel), bufs, sizes
+            )
+        )
+
+
+def test_metal_finds_the_same(tmp_path: Path) -> None:
+    require("metal")
+    machine = stand_in(tmp_path)
+    check_device(
+        lambda kernel, bufs, sizes: metal_rig.launched(
+            machine, metal_rig.rendered(metal_rig.lowered(kernel)), bufs, sizes
+        )
+    )
+
+
+def test_triton_finds_the_same() -> None:
+    require("triton")
+    with TritonMachine() as machine:
+        check_device(
+            lambda kernel, bufs, sizes: triton_rig.stepped(
+                machine, triton_rig.rendered(single((kernel,))), bufs, sizes
+            )
+        )
 
 
 @pytest.mark.parametrize("name", ["metal:m4", "sycl:bmg", "cuda:sm_90", "rocm:gfx942", "vulkan"])
