@@ -55,13 +55,15 @@ def _text_counts(pattern: str) -> Callable[[str], Mapping[str, int]]:
     found = re.compile(pattern)
 
     def count(text: str) -> Mapping[str, int]:
-        return dict(Counter(m.group(1) for m in found.finditer(text)))
+        return dict(Counter(" ".join(filter(None, m.groups())) for m in found.finditer(text)))
 
     return count
 
 
 # An instruction starts a line; a comment or a name elsewhere in it does not count.
-_PTX = _text_counts(r"(?m)^\s*(?:@!?%p\d+ )?(mma\.sync|wgmma\.mma_async|tcgen05\.mma|dp4a)\b")
+_PTX = _text_counts(
+    r"(?m)^\s*(?:@!?%p\d+ )?(mma\.sync|wgmma\.mma_async|tcgen05\.mma|dp4a)\b(?:\S*kind::(\w+))?"
+)
 _GCN = _text_counts(r"(?m)^\s*(v_(?:mfma|wmma|swmmac|smfmac|dot4)_\w+)")
 _MSL = _text_counts(r"\b(simdgroup_multiply_accumulate)\s*\(")
 _XE = _text_counts(r"(?m)^\s*(?:\([^)]*\)\s*)?(dpas(?:w)?)\.")

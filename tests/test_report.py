@@ -27,6 +27,7 @@ PTX = b"""
 // mma.sync is only spoken of here
     mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32 {%r1}, {%r2}, {%r3}, {%r4};
     @%p1 wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {%r1}, %rd1, %rd2, 1;
+    @%p2 tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16 [ %r1 + 0 ], %rd1, %rd2, %p3;
     @!%p12 dp4a.s32.s32 %r1, %r2, %r3, %r4;
     dp4a.s32.s32 %r1, %r2, %r3, %r4;
     add.s32 %dp4a, %r1, %r2;
@@ -49,7 +50,8 @@ amdhsa.kernels:
 
 def test_ptx_counts_instructions_and_nothing_else() -> None:
     counts = kernel_facts({"ptx": PTX}).instructions
-    assert counts == {"dp4a": 2, "mma.sync": 1, "wgmma.mma_async": 1}
+    expected = {"dp4a": 2, "mma.sync": 1, "wgmma.mma_async": 1, "tcgen05.mma mxf4nvf4": 1}
+    assert counts == expected
 
 
 def test_amd_assembly_tells_all() -> None:
