@@ -275,6 +275,19 @@ def test_ptx(arch: int) -> None:
     assert all(_sums_from_zero(built.text.split("\n"), line) for line in native)
 
 
+@pytest.mark.parametrize("arch", CUDA_ARCHS)
+def test_ptx_of_int8(arch: int) -> None:
+    """Tiles as wide as they get: `wgmma` on sm_90, `mma.sync` elsewhere; nothing spills."""
+    require("triton")
+    made = target(f"cuda:sm_{arch}")
+    assert isinstance(made, TritonTarget)
+    plan, _, _ = matmul(1024, 512, "int8")
+    built = build_cuda(rendered(plan, replace(made.shape, fill=1)).kernel, arch)
+    facts = kernel_facts({"ptx": built.text.encode(), "cubin": built.binary})
+    assert set(facts.instructions) == {"wgmma.mma_async" if arch == 90 else "mma.sync"}
+    assert facts.spills == 0
+
+
 def _sums_from_zero(lines: list[str], native: str) -> bool:
     """Whether the instruction adds to nothing: with a sum in it, it would round as it likes.
 
