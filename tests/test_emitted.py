@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cpu_rig import Spec, compiled, model_file, same_bits
+from cpu_rig import Spec, compiled, model_file, same_bits, unmeasured
 from gpu_fakes import FakeHip, Host
 from models import Tiny
 from test_drivers import SPECS, installed
@@ -30,16 +30,33 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_file(SPEC, tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture
-def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def emitted_to(
+    folder: Path, model: Path, options: EmitOptions, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """Emitted for ROCm, where the fake runs the kernels of the same names."""
     steps = {"hsaco": lambda s: s.name.encode(), "json": lambda s: b'{"shared_bytes": 60000}'}
-    target = TextTarget(profile("rocm:gfx1100"), steps)
-    emit_to(model, target, tmp_path / "out", EmitOptions())
-    kernels = phases(read_model(model, EmitOptions(), lambda *at: None).plan.body)
+    emit_to(model, TextTarget(profile("rocm:gfx1100"), steps), folder, options)
+    kernels = phases(read_model(model, options, lambda *at: None).plan.body)
     host = Host({k.name: k for k in kernels})
     installed("rocm", FakeHip(host), monkeypatch)
-    return tmp_path / "out"
+    return folder
+
+
+@pytest.fixture
+def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return emitted_to(tmp_path / "out", model, EmitOptions(), monkeypatch)
+
+
+def test_weights_stored_anew(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder says which format it was made for, and the model's weights become that again."""
+    out = emitted_to(tmp_path / "out", model, EmitOptions(weights="q8_0"), monkeypatch)
+    ours = open_emitted(model, out, context=48)
+    theirs = unmeasured(model, weights="q8_0").session(context=48)
+    tokens = tokens_of(SPEC.tiny, 5)
+    logits = ours.forward(tokens)
+    assert same_bits(logits, theirs.forward(tokens))
+    assert not same_bits(logits, compiled(SPEC).session(context=48).forward(tokens))
+    ours.close()
 
 
 def test_an_emitted_folder_runs_as_the_compiled_model(model: Path, folder: Path) -> None:
