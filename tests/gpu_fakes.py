@@ -36,6 +36,10 @@ class Host:
 
     kernels: Mapping[str, Kernel]
     memory: dict[int, Array] = field(default_factory=dict)
+    locked: dict[int, Array] = field(default_factory=dict)
+    """Page-locked memory of the host, by address."""
+    alive: dict[str, int] = field(default_factory=dict)
+    """How many of each kind of object are made and not given back."""
     launched: list[tuple[str, int, int]] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     asked_shared: list[int] = field(default_factory=list)
@@ -59,6 +63,29 @@ class Host:
                 return view(address, nbytes)
         raise AssertionError(f"{nbytes} bytes at {address:#x} are nobody's")
 
+    def made(self, kind: str, count: int = 1) -> None:
+        """An object is made, or with -1 given back; giving back what is not there is a fault."""
+        self.alive[kind] = self.alive.get(kind, 0) + count
+        assert self.alive[kind] >= 0, f"a {kind} is given back twice"
+
+    def left(self) -> dict[str, int]:
+        """What was not given back."""
+        kinds = {"memory": len(self.memory), "locked": len(self.locked), **self.alive}
+        return {kind: n for kind, n in kinds.items() if n}
+
+    def host(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Bytes of the host; memory of the device is a fault."""
+        for start, raw in self.memory.items():
+            assert not start <= address < raw.ctypes.data + raw.nbytes, "the device's memory"
+        return view(address, nbytes)
+
+    def pinned(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Bytes of page-locked memory; anything else is a fault."""
+        for start, raw in self.locked.items():
+            if start <= address and address + nbytes <= start + raw.nbytes:
+                return view(address, nbytes)
+        raise AssertionError(f"{nbytes} bytes at {address:#x} are not page-locked")
+
     def launch(
         self, name: str, groups: int, threads: int, pointers: Sequence[int], numbers: Sequence[int]
     ) -> None:
@@ -75,8 +102,61 @@ class Host:
         self.launched.append((name, groups, threads))
 
 
+class Strict:
+    """A structure of the bindings: only the fields that it has, each 0 until it is set."""
+
+    fields: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        for name in self.fields:
+            object.__setattr__(self, name, 0)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        assert name in self.fields, f"{type(self).__name__} has no {name}"
+        object.__setattr__(self, name, value)
+
+
+SIDE = ("XInBytes", "Y", "MemoryType", "Host", "Device", "Array", "Pitch")
+ENDS = ("src", "dst")
+
+
+class Memcpy2D(Strict):
+    fields = (*(e + f for e in ENDS for f in SIDE), "WidthInBytes", "Height")
+
+
+class Memcpy3D(Strict):
+    fields = (
+        *(e + f for e in ENDS for f in (*SIDE, "Z", "LOD", "Height")),
+        "WidthInBytes", "Height", "Depth",
+    )  # fmt: skip
+
+
+class KernelNode(Strict):
+    fields = (
+        "func", "gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ",
+        "sharedMemBytes", "kernelParams", "extra", "kern", "ctx",
+    )  # fmt: skip
+
+
+@dataclass
+class Graph:
+    """Nodes by number, each after the one before; `ready` ones have been made runnable."""
+
+    nodes: list[Any] = field(default_factory=list)
+
+    def add(self, after: Sequence[int], count: int, node: Any) -> int:
+        expected = [len(self.nodes) - 1] if self.nodes else []
+        assert list(after) == expected, "a node that does not follow the one before"
+        assert count == len(expected)
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+
 class FakeCuda:
-    """`cuda.bindings.driver` as far as it is used; `fail` names a call that reports an error."""
+    """`cuda.bindings.driver` as far as it is used; `fail` names a call that reports an error.
+
+    Signatures and structures are those of cuda-bindings 13.5.
+    """
 
     CUdevice_attribute = SimpleNamespace(
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16,
@@ -84,8 +164,10 @@ class FakeCuda:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
     )
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
-    CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
-    CUDA_MEMCPY2D = SimpleNamespace
+    CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_HOST=1, CU_MEMORYTYPE_DEVICE=2)
+    CUDA_MEMCPY2D = Memcpy2D
+    CUDA_MEMCPY3D = Memcpy3D
+    CUDA_KERNEL_NODE_PARAMS = KernelNode
 
     def __init__(self, host: Host, fail: str = "") -> None:
         self.host, self.fail = host, fail
@@ -105,18 +187,24 @@ class FakeCuda:
         return (0, ordinal)
 
     def cuDevicePrimaryCtxRetain(self, device: int) -> Any:
+        self.host.made("context")
         return (0, "context")
 
     def cuDevicePrimaryCtxRelease(self, device: int) -> Any:
+        assert self.host.left() == {"context": self.host.alive["context"]}, "left in the context"
+        self.host.made("context", -1)
         return (0,)
 
     def cuCtxSetCurrent(self, context: str) -> Any:
         return (0,)
 
     def cuStreamCreate(self, flags: int) -> Any:
+        self.host.made("stream")
         return (0, "stream")
 
     def cuStreamDestroy(self, stream: str) -> Any:
+        assert stream == "stream"
+        self.host.made("stream", -1)
         return (0,)
 
     def cuStreamSynchronize(self, stream: str) -> Any:
@@ -129,7 +217,14 @@ class FakeCuda:
         return (0, b"NVIDIA GeForce RTX 4090".ljust(size, b"\0"))
 
     def cuModuleLoadData(self, image: bytes) -> Any:
+        assert isinstance(image, bytes)
+        self.host.made("module")
         return (0, image)
+
+    def cuModuleUnload(self, module: bytes) -> Any:
+        assert isinstance(module, bytes)
+        self.host.made("module", -1)
+        return (0,)
 
     def cuModuleGetFunction(self, module: bytes, name: bytes) -> Any:
         assert isinstance(name, bytes)
@@ -151,33 +246,112 @@ class FakeCuda:
         self.host.inside(to, count)[:] = value
         return (0,)
 
+    def cuMemAllocHost(self, nbytes: int) -> Any:
+        raw = np.full(nbytes, 0x55, np.uint8)
+        self.host.locked[int(raw.ctypes.data)] = raw
+        return (0, int(raw.ctypes.data))
+
+    def cuMemFreeHost(self, address: int) -> Any:
+        del self.host.locked[address]
+        return (0,)
+
     def cuMemcpyHtoDAsync(self, to: int, source: int, nbytes: int, stream: str) -> Any:
-        self.host.inside(to, nbytes)[:] = view(source, nbytes)
+        assert stream == "stream"
+        self.host.inside(to, nbytes)[:] = self.host.host(source, nbytes)
         return (0,)
 
     def cuMemcpyDtoHAsync(self, to: int, source: int, nbytes: int, stream: str) -> Any:
-        view(to, nbytes)[:] = self.host.inside(source, nbytes)
+        assert stream == "stream"
+        self.host.host(to, nbytes)[:] = self.host.inside(source, nbytes)
         return (0,)
 
     def cuMemcpy2DAsync(self, c: Any, stream: str) -> Any:
+        assert isinstance(c, Memcpy2D)
         assert c.srcMemoryType == c.dstMemoryType == 2
+        assert min(c.srcPitch, c.dstPitch) >= c.WidthInBytes > 0, "a pitch below the width"
         for n in range(c.Height):
             piece = self.host.inside(c.srcDevice + n * c.srcPitch, c.WidthInBytes)
             self.host.inside(c.dstDevice + n * c.dstPitch, c.WidthInBytes)[:] = piece
         return (0,)
 
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, f: str, threads: int, n: int) -> Any:
+        assert isinstance(f, str)
+        assert 1 <= threads <= 1024
         return (0, RESIDENT)
 
     def cuLaunchKernel(self, f: str, *given: Any) -> Any:
         (gx, gy, gz, tx, ty, tz, _shared, stream, arguments, extra) = given
         assert (gy, gz, ty, tz, extra, stream) == (1, 1, 1, 1, 0, "stream")
+        self._run(f, gx, tx, arguments)
+        return (0,)
+
+    def _run(self, f: str, groups: int, threads: int, arguments: Any) -> None:
         values, kinds = arguments
         assert len(values) == len(kinds)
+        assert groups >= 1
         pointers = [v for v, k in zip(values, kinds, strict=True) if k is ctypes.c_void_p]
         numbers = [v for v, k in zip(values, kinds, strict=True) if k is not ctypes.c_void_p]
+        assert all(isinstance(v, int) for v in values)
+        for number, kind in zip(numbers, kinds[len(pointers) - 2 :], strict=False):
+            assert kind(number).value == number, "a number that its type does not hold"
         self.host.hidden += pointers[-2:]
-        self.host.launch(f, gx, tx, pointers[:-2], numbers)
+        self.host.launch(f, groups, threads, pointers[:-2], numbers)
+
+    # -- graphs
+
+    def cuGraphCreate(self, flags: int) -> Any:
+        assert flags == 0
+        self.host.made("graph")
+        return (0, Graph())
+
+    def cuGraphAddMemcpyNode(
+        self, graph: Graph, after: Sequence[int], count: int, c: Any, context: str
+    ) -> Any:
+        assert isinstance(c, Memcpy3D)
+        assert context == "context"
+        assert (c.Height, c.Depth) == (1, 1)
+        assert c.WidthInBytes > 0
+        return (0, graph.add(after, count, c))
+
+    def cuGraphAddKernelNode(
+        self, graph: Graph, after: Sequence[int], count: int, node: Any
+    ) -> Any:
+        assert isinstance(node, KernelNode)
+        return (0, graph.add(after, count, node))
+
+    def cuGraphInstantiate(self, graph: Graph, flags: int) -> Any:
+        assert flags == 0
+        self.host.made("ready graph")
+        return (0, Graph(list(graph.nodes)))
+
+    def cuGraphExecKernelNodeSetParams(self, ready: Graph, node: int, shape: Any) -> Any:
+        assert isinstance(ready.nodes[node], KernelNode)
+        assert isinstance(shape, KernelNode)
+        assert shape.func == ready.nodes[node].func, "another function than the node's"
+        ready.nodes[node] = shape
+        return (0,)
+
+    def cuGraphLaunch(self, ready: Graph, stream: str) -> Any:
+        assert stream == "stream"
+        for node in ready.nodes:
+            if isinstance(node, KernelNode):
+                ones = (node.gridDimY, node.gridDimZ, node.blockDimY, node.blockDimZ)
+                assert ones == (1, 1, 1, 1)
+                self._run(node.func, node.gridDimX, node.blockDimX, node.kernelParams)
+            elif node.srcMemoryType == 1:
+                source = self.host.pinned(node.srcHost, node.WidthInBytes)
+                self.host.inside(node.dstDevice, node.WidthInBytes)[:] = source
+            else:
+                found = self.host.inside(node.srcDevice, node.WidthInBytes)
+                self.host.pinned(node.dstHost, node.WidthInBytes)[:] = found
+        return (0,)
+
+    def cuGraphExecDestroy(self, ready: Graph) -> Any:
+        self.host.made("ready graph", -1)
+        return (0,)
+
+    def cuGraphDestroy(self, graph: Graph) -> Any:
+        self.host.made("graph", -1)
         return (0,)
 
     def cuGetErrorName(self, status: int) -> Any:

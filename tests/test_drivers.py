@@ -24,7 +24,7 @@ from test_numerics import tokens_of
 from speccc.emit import EmitOptions, Front, read_model
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.plan import phases
-from speccc.runtime.devices import drivers
+from speccc.runtime.devices import drivers, recorded_steps
 from speccc.runtime.devices.gpu_session import GpuSession
 from speccc.runtime.devices.gpu_step import (
     BARRIER,
@@ -151,7 +151,7 @@ def test_a_model_on_every_driver_has_the_cpus_bits(
     assert {name for name, _, _ in host.launched} == set(rig.kernels)
     ours.close()
     if backend != "metal":  # its memory goes with the objects
-        assert host.memory == {}
+        assert host.left() == {}
         assert set(host.hidden) == {0}, "two null pointers for Triton"
 
 
@@ -194,6 +194,47 @@ def test_kernels_that_meet_are_launched_as_they_fit(
     most = 1 if backend == "metal" else UNITS * RESIDENT
     assert max(n for name, n, _ in host.launched if name == "output") == most
     assert most < driver.groups
+
+
+def test_a_step_is_one_launch_of_a_graph(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made once for each shape of step; then the kernels are told the new numbers, and no more."""
+    host = Host(rig.kernels)
+    installed("cuda", FakeCuda(host), monkeypatch)
+    session = rig.session(drivers.open_driver("cuda"))
+    session.pick([1, 2])
+    assert host.alive["graph"] == 1
+    host.calls.clear()
+    session.pick([3, 4])
+    told = host.calls.count("cuGraphExecKernelNodeSetParams")
+    assert told >= len(rig.kernels) - 1, "the length is another"
+    rest = [c for c in host.calls if c not in ("cuGraphExecKernelNodeSetParams", "CUDA_KERNEL")]
+    assert rest == ["cuGraphLaunch", "cuStreamSynchronize"]
+    session.forward([5, 6])
+    session.prefill([7, 8])
+    session.pick([9])
+    assert host.alive["graph"] == 4, "logits, no head at all, one row"
+    session.close()
+    assert host.left() == {}
+
+
+def test_few_recordings_are_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(rig.kernels)
+    installed("cuda", FakeCuda(host), monkeypatch)
+    monkeypatch.setattr(recorded_steps, "MOST", 2)
+    ours, theirs = rig.session(drivers.open_driver("cuda")), rig.model.session(context=48)
+    for tokens in ([1], [2, 3], [4], [5, 6, 7], [8], [9, 10]):
+        assert same_bits(ours.forward(tokens), theirs.forward(tokens))
+        assert host.alive["graph"] == host.alive["ready graph"] <= 2
+
+
+def test_a_kernel_of_which_none_fits_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = copy.deepcopy(rig.document)
+    meeting["launches"][-1]["workgroups"]["all_resident"] = True
+    installed("cuda", FakeCuda(Host(rig.kernels)), monkeypatch)
+    monkeypatch.setattr("gpu_fakes.RESIDENT", 0)
+    session = rig.session(drivers.open_driver("cuda"), plan=read_launch_plan(meeting, "x"))
+    with pytest.raises(DeviceError, match="kernel pick does not fit this device"):
+        session.pick([1])
 
 
 def test_workers_that_did_not_meet_are_reported(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +289,9 @@ def test_no_device_is_unsupported(name: str, call: str, monkeypatch: pytest.Monk
     [
         ("cuda", "cuMemAlloc"),
         ("cuda", "cuModuleLoadData"),
-        ("cuda", "cuLaunchKernel"),
+        ("cuda", "cuGraphLaunch"),
+        ("cuda", "cuGraphAddKernelNode"),
+        ("cuda", "cuMemAllocHost"),
         ("cuda", "cuStreamSynchronize"),
         ("cuda", "cuMemcpyHtoDAsync"),
         ("rocm", "hipMalloc"),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import UnsupportedError
-from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Strided
+from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Start, Strided
+from speccc.runtime.devices.recorded_steps import Move
 
 Array = npt.NDArray[Any]
 
@@ -33,13 +36,27 @@ def _bindings() -> Any:
     return driver
 
 
+@dataclass
+class Recording:
+    """A graph ready to run, its kernel nodes in order, and the launches they make as it is."""
+
+    graph: Any
+    ready: Any
+    nodes: list[Any]
+    starts: list[Start]
+
+
 class CudaDriver:
-    """One GPU's primary context and one stream: launches run in order."""
+    """One GPU's primary context and one stream: launches run in order, and steps are graphs."""
 
     def __init__(self, device: int = 0) -> None:
         """UnsupportedError when there is no such GPU."""
         self._cuda = _bindings()
         self._memory: list[int] = []
+        self._staged: list[int] = []
+        self._modules: list[Any] = []
+        self._recordings: list[Recording] = []
+        self._closed = False
         try:
             self._call(self._cuda.cuInit(0))
             self._device = self._call(self._cuda.cuDeviceGet(device))
@@ -47,6 +64,7 @@ class CudaDriver:
             # The bindings raise when they cannot load the driver's library.
             raise UnsupportedError(f"{error}: {MEND}") from None
         context = self._call(self._cuda.cuDevicePrimaryCtxRetain(self._device))
+        self._context = context
         self._call(self._cuda.cuCtxSetCurrent(context))
         self._stream = self._call(self._cuda.cuStreamCreate(0))
         kind = self._cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
@@ -77,7 +95,13 @@ class CudaDriver:
 
     def load(self, code: Code) -> tuple[Any, int]:
         """The function of a cubin, and the shared memory to ask for."""
-        module = self._call(self._cuda.cuModuleLoadData(code.binary))
+        try:
+            module = self._call(self._cuda.cuModuleLoadData(code.binary))
+        except DeviceError as error:
+            raise DeviceError(
+                f"{error}: is it compiled for this device, {self.arch}? (--target)"
+            ) from None
+        self._modules.append(module)
         function = self._call(self._cuda.cuModuleGetFunction(module, code.entry.encode()))
         if code.shared_bytes > STATIC_SHARED:
             kind = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -133,15 +157,95 @@ class CudaDriver:
     ) -> None:
         """One launch on the stream."""
         function, shared = kernel
-        pointers = [p.memory + p.offset for p in buffers]
-        values = (*pointers, *scalars, *HIDDEN)
-        hidden = (ctypes.c_void_p,) * len(HIDDEN)
-        kinds = ((ctypes.c_void_p,) * len(pointers), (SCALARS[scalar],) * len(scalars), hidden)
-        arguments = (values, tuple(kind for part in kinds for kind in part))
+        arguments = _arguments(buffers, scalars, scalar)
         self._call(
             self._cuda.cuLaunchKernel(
                 function, groups, 1, 1, threads, 1, 1, shared, self._stream, arguments, 0
             )
+        )
+
+    def stage(self, nbytes: int) -> Array:
+        """Page-locked memory: copies of a graph go straight from and to it."""
+        address = int(self._call(self._cuda.cuMemAllocHost(nbytes)))
+        self._staged.append(address)
+        held: Any = (ctypes.c_uint8 * nbytes).from_address(address)
+        return np.frombuffer(held, np.uint8)
+
+    def record(
+        self, uploads: Sequence[Move], starts: Sequence[Start], downloads: Sequence[Move]
+    ) -> Recording:
+        """A graph whose nodes follow one another."""
+        graph = self._call(self._cuda.cuGraphCreate(0))
+        try:
+            nodes = self._fill(graph, uploads, starts, downloads)
+            ready = self._call(self._cuda.cuGraphInstantiate(graph, 0))
+        except BaseException:
+            self._call(self._cuda.cuGraphDestroy(graph))
+            raise
+        made = Recording(graph, ready, nodes, list(starts))
+        self._recordings.append(made)
+        return made
+
+    def _fill(
+        self,
+        graph: Any,
+        uploads: Sequence[Move],
+        starts: Sequence[Start],
+        downloads: Sequence[Move],
+    ) -> list[Any]:
+        """Adds the nodes; those of kernels, in order."""
+        last: list[Any] = []
+        nodes: list[Any] = []
+        for move in uploads:
+            last = [self._add_copy(graph, last, move, to_device=True)]
+        for start in starts:
+            shape = self._node(start)
+            last = [self._call(self._cuda.cuGraphAddKernelNode(graph, last, len(last), shape))]
+            nodes += last
+        for move in downloads:
+            last = [self._add_copy(graph, last, move, to_device=False)]
+        return nodes
+
+    def replay(self, recording: Recording, starts: Sequence[Start]) -> None:
+        """One launch of the graph; kernels whose numbers changed are told first."""
+        for n, (node, start) in enumerate(zip(recording.nodes, starts, strict=True)):
+            if start != recording.starts[n]:
+                shape = self._node(start)
+                told = self._cuda.cuGraphExecKernelNodeSetParams(recording.ready, node, shape)
+                self._call(told)
+                recording.starts[n] = start
+        self._call(self._cuda.cuGraphLaunch(recording.ready, self._stream))
+        self.finish()
+
+    def forget(self, recording: Recording) -> None:
+        """Destroys a graph."""
+        self._recordings.remove(recording)
+        self._call(self._cuda.cuGraphExecDestroy(recording.ready))
+        self._call(self._cuda.cuGraphDestroy(recording.graph))
+
+    def _node(self, start: Start) -> Any:
+        shape = self._cuda.CUDA_KERNEL_NODE_PARAMS()
+        shape.func, shape.sharedMemBytes = start.kernel
+        shape.gridDimX, shape.gridDimY, shape.gridDimZ = start.groups, 1, 1
+        shape.blockDimX, shape.blockDimY, shape.blockDimZ = start.threads, 1, 1
+        shape.kernelParams = _arguments(start.buffers, start.scalars, start.scalar)
+        return shape
+
+    def _add_copy(self, graph: Any, after: list[Any], move: Move, *, to_device: bool) -> Any:
+        host, device = move.array.ctypes.data, move.part.memory + move.part.offset
+        kinds = self._cuda.CUmemorytype
+        shape = self._cuda.CUDA_MEMCPY3D()
+        shape.WidthInBytes, shape.Height, shape.Depth = move.array.nbytes, 1, 1
+        shape.srcPitch = shape.dstPitch = move.array.nbytes
+        shape.srcHeight = shape.dstHeight = 1
+        if to_device:
+            shape.srcMemoryType, shape.srcHost = kinds.CU_MEMORYTYPE_HOST, host
+            shape.dstMemoryType, shape.dstDevice = kinds.CU_MEMORYTYPE_DEVICE, device
+        else:
+            shape.srcMemoryType, shape.srcDevice = kinds.CU_MEMORYTYPE_DEVICE, device
+            shape.dstMemoryType, shape.dstHost = kinds.CU_MEMORYTYPE_HOST, host
+        return self._call(
+            self._cuda.cuGraphAddMemcpyNode(graph, after, len(after), shape, self._context)
         )
 
     def finish(self) -> None:
@@ -149,7 +253,16 @@ class CudaDriver:
         self._call(self._cuda.cuStreamSynchronize(self._stream))
 
     def close(self) -> None:
-        """Frees all buffers and leaves the primary context."""
+        """Frees all that was made here and leaves the primary context; may be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        for recording in list(self._recordings):
+            self.forget(recording)
+        while self._staged:
+            self._call(self._cuda.cuMemFreeHost(self._staged.pop()))
+        while self._modules:
+            self._call(self._cuda.cuModuleUnload(self._modules.pop()))
         while self._memory:
             self._call(self._cuda.cuMemFree(self._memory.pop()))
         self._call(self._cuda.cuStreamDestroy(self._stream))
@@ -163,6 +276,15 @@ class CudaDriver:
             _, words = self._cuda.cuGetErrorString(status)
             raise DeviceError(f"{_text(name)}: {_text(words)}", where="cuda")
         return values[0] if values else None
+
+
+def _arguments(buffers: Sequence[Part], scalars: Sequence[int], scalar: str) -> Any:
+    """Values and types as the bindings take them; kernels have Triton's pointers after ours."""
+    pointers = [p.memory + p.offset for p in buffers]
+    values = (*pointers, *scalars, *HIDDEN)
+    hidden = (ctypes.c_void_p,) * len(HIDDEN)
+    kinds = ((ctypes.c_void_p,) * len(pointers), (SCALARS[scalar],) * len(scalars), hidden)
+    return values, tuple(kind for part in kinds for kind in part)
 
 
 def _text(value: Any) -> str:

@@ -55,6 +55,18 @@ class Strided:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One launch along x with all that it takes; `scalar` is the type of its numbers."""
+
+    kernel: Kernel
+    groups: int
+    threads: int
+    buffers: Sequence[Part]
+    scalars: Sequence[int]
+    scalar: str
+
+
 class Driver(Protocol):
     """One device. Launches run in the order they are made; DeviceError for a failure."""
 
@@ -130,8 +142,9 @@ class GpuStep:
         self._kernels = {name: driver.load(codes[name]) for name in plan.entries}
         self._sizes = dict(capacity)
         self._ran = False
+        self._held: dict[Launch, int] = {}
         arena = driver.allocate(max(plan.arena, 1))
-        self._parts = {
+        self.parts = {
             b.name: self._place(b, arena)
             for b in plan.buffers.values()
             if b.role != SCRATCH and b.window is None
@@ -169,9 +182,7 @@ class GpuStep:
         memory = self.driver.allocate(most) if most else None
         return {
             launch: [
-                Part(memory, own[name])
-                if name in own
-                else self._parts.get(name, self._parts[WHOLE])
+                Part(memory, own[name]) if name in own else self.parts.get(name, self.parts[WHOLE])
                 for name in launch.buffers
             ]
             for launch, (own, _) in places.items()
@@ -179,7 +190,7 @@ class GpuStep:
 
     def write(self, name: str, array: Array, at: int = 0) -> None:
         """Copies an array into a buffer, `at` bytes from its start."""
-        part = self._parts[name]
+        part = self.parts[name]
         if array.nbytes:
             self.driver.upload(Part(part.memory, part.offset + at), np.ascontiguousarray(array))
 
@@ -188,41 +199,61 @@ class GpuStep:
 
         DeviceError when the step's workers did not all meet: what it wrote means nothing.
         """
-        if self._ran and BARRIER in self._parts:
+        if self._ran and BARRIER in self.parts:
             self._ran = False
-            late = np.zeros(1, np.int64)
-            barrier = self._parts[BARRIER]
-            self.driver.download(Part(barrier.memory, barrier.offset + LATE * late.nbytes), late)
-            if late[0]:
-                raise DeviceError("the workers of a step did not meet: open the session anew")
-        part = self._parts[name]
+            words = np.zeros(LATE + 1, np.int64)
+            self.driver.download(self.parts[BARRIER], words)
+            check_met(words)
+        part = self.parts[name]
         if into.nbytes:
             self.driver.download(Part(part.memory, part.offset + at), into)
 
     def copy(self, name: str, moved: Strided) -> None:
         """Copies pieces of a buffer that stands by itself."""
-        self.driver.copy(self._parts[name].memory, moved)
+        self.driver.copy(self.parts[name].memory, moved)
 
     def __call__(self, sizes: Mapping[str, int]) -> None:
         """Launches a step; `read` waits for it."""
         self._ran = True
-        for call in self.plan.calls({**self._sizes, **sizes}):
-            self._launch(call)
+        for s in self.starts(sizes):
+            self.driver.launch(s.kernel, s.groups, s.threads, s.buffers, s.scalars, s.scalar)
 
-    def _launch(self, call: Call) -> None:
+    def starts(self, sizes: Mapping[str, int]) -> list[Start]:
+        """The launches of a step, in order."""
+        return [self._start(call) for call in self.plan.calls({**self._sizes, **sizes})]
+
+    def _start(self, call: Call) -> Start:
         launch, kernel = call.launch, self._kernels[call.launch.kernel]
         groups = min(call.most, self.groups)
         if launch.resident:
             # They wait for each other: one that does not run would be waited for without end.
-            groups = min(groups, self.driver.resident(kernel, launch.threads))
+            groups = min(groups, self._resident(launch))
         buffers = self._bound[launch]
         if call.windows:
-            whole = self._parts[WHOLE].memory
+            whole = self.parts[WHOLE].memory
             buffers = [
                 Part(whole, call.windows[name]) if name in call.windows else part
                 for name, part in zip(launch.buffers, buffers, strict=True)
             ]
-        self.driver.launch(kernel, groups, launch.threads, buffers, call.scalars, launch.scalar)
+        return Start(kernel, groups, launch.threads, buffers, call.scalars, launch.scalar)
+
+    def _resident(self, launch: Launch) -> int:
+        """Workgroups that the device holds at once; DeviceError when that is none."""
+        if launch not in self._held:
+            kernel = self._kernels[launch.kernel]
+            self._held[launch] = self.driver.resident(kernel, launch.threads)
+        if self._held[launch] < 1:
+            raise DeviceError(
+                f"kernel {launch.kernel} does not fit this device: "
+                "compile the model for it (--target)"
+            )
+        return self._held[launch]
+
+
+def check_met(words: Array) -> None:
+    """DeviceError when a step's barrier, i64 words, says that its workers did not all meet."""
+    if words[LATE]:
+        raise DeviceError("the workers of a step did not meet: open the session anew")
 
 
 SPAN = 1 << 20
