@@ -134,6 +134,25 @@ def test_pushes_side_by_side_lose_nothing(tmp_path: Path) -> None:
     assert (reading.refused, reading.strangers) == ({}, 0)
 
 
+def test_the_same_records_pushed_at_the_same_moment(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another push writes and names the same file between our writing and our naming it."""
+    mine, other = share.Store(url), share.Store(url)
+    group, data = share.group_of(record()), export([record()])
+    name = mine._files.mv
+
+    def late(one: str, two: str) -> None:
+        monkeypatch.undo()
+        other.write(group, data)
+        name(one, two)
+
+    monkeypatch.setattr(mine._files, "mv", late)
+    mine.write(group, data)
+    assert pulled(url)[0] == [record()]
+    assert mine.listing()[1] == 0
+
+
 def export(records: list[Record]) -> bytes:
     return "".join(f"{line}\n" for line in json_lines(records)).encode()
 
