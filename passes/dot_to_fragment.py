@@ -7,7 +7,7 @@ SHARED; a worker's SCRATCH becomes its workgroup's. Barriers come last, by data 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from speccc.errors import UnsupportedError
@@ -146,11 +146,11 @@ class _Lowering:
             self.moved[buf] = Buf(buf.name, buf.shape, buf.dtype, Mem.SHARED)
         return self.moved[buf]
 
-    def place(self, clip: RowClip, height: int) -> None:
-        """Tiles of that height, where those of another row tile lay."""
+    def place(self, allocs: Iterable[Alloc], height: int | None = None) -> None:
+        """Tiles, of that height if one is given, where those of another row tile lay."""
         free = {key: list(bufs) for key, bufs in self.places.items()}
-        for s in clip.allocs:
-            shape = (height, *s.buf.shape[1:])
+        for s in allocs:
+            shape = s.buf.shape if height is None else (height, *s.buf.shape[1:])
             at = free.setdefault((shape, s.buf.dtype), [])
             if not at:
                 at.append(Buf(s.buf.name, shape, s.buf.dtype, Mem.SHARED))
@@ -193,14 +193,18 @@ def _row_tiles(low: _Lowering, s: RowTiles) -> list[Stmt]:
     """Tiles of one height, taller than any body's, with a count of live rows; else every body."""
     clip = clip_rows(s, LANE_ROWS)
     if clip is None or low.clip is not None:
-        variants = tuple((width, low.block(body)) for width, body in _enough(s))
+        few = _enough(s)
+        if low.clip is None:
+            for _, body in few:
+                low.place(t for t in walk(body) if isinstance(t, Alloc) and t.buf.mem is Mem.TILE)
+        variants = tuple((width, low.block(body)) for width, body in few)
         return [RowTiles(s.var, low.expr(s.extent), variants)]
     extent, tile, height = (
         low.expr(s.extent),
         Var(f"{s.var.name}_tile"),
         low.options.tall(clip, low.row_bytes),
     )
-    low.place(clip, height)
+    low.place(clip.allocs, height)
     first = ex.mul(tile, height)
     low.values[s.var], low.clip = first, clip
     low.live = ex.minimum(ex.sub(extent, first), height)
