@@ -386,9 +386,12 @@ class FakeHip:
         return (0,)
 
     def hipStreamCreate(self) -> Any:
+        self.host.made("stream")
         return (0, "stream")
 
     def hipStreamDestroy(self, stream: str) -> Any:
+        assert stream == "stream"
+        self.host.made("stream", -1)
         return (0,)
 
     def hipStreamSynchronize(self, stream: str) -> Any:
@@ -403,7 +406,14 @@ class FakeHip:
         return (0, UNITS)
 
     def hipModuleLoadData(self, image: bytes) -> Any:
+        assert isinstance(image, bytes)
+        self.host.made("module")
         return (0, image)
+
+    def hipModuleUnload(self, module: bytes) -> Any:
+        assert isinstance(module, bytes)
+        self.host.made("module", -1)
+        return (0,)
 
     def hipModuleGetFunction(self, module: bytes, name: bytes) -> Any:
         return (0, module.decode()) if module == name else (500, None)
@@ -420,16 +430,21 @@ class FakeHip:
         return (0,)
 
     def hipMemcpyHtoDAsync(self, to: int, source: Array, nbytes: int, stream: str) -> Any:
+        assert source.nbytes == nbytes
+        assert stream == "stream"
         self.host.inside(to, nbytes)[:] = source.reshape(-1).view(np.uint8)
         return (0,)
 
     def hipMemcpyDtoHAsync(self, to: Array, source: int, nbytes: int, stream: str) -> Any:
+        assert to.nbytes == nbytes
+        assert stream == "stream"
         to.reshape(-1).view(np.uint8)[:] = self.host.inside(source, nbytes)
         return (0,)
 
     def hipMemcpy2DAsync(self, to: int, tp: int, source: int, sp: int, *rest: Any) -> Any:
         width, height, kind, stream = rest
         assert (kind, stream) == (3, "stream")
+        assert min(tp, sp) >= width > 0, "a pitch below the width"
         for n in range(height):
             self.host.inside(to + n * tp, width)[:] = self.host.inside(source + n * sp, width)
         return (0,)
@@ -442,6 +457,7 @@ class FakeHip:
         assert (gy, gz, ty, tz, params, stream) == (1, 1, 1, 1, None, "stream")
         pointers = [a.value or 0 for a in extra if isinstance(a, ctypes.c_void_p)]
         numbers = [a.value for a in extra if not isinstance(a, ctypes.c_void_p)]
+        assert gx >= 1
         self.host.hidden += pointers[-2:]
         self.host.launch(f, gx, tx, pointers[:-2], numbers)
         return (0,)

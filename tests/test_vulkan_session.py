@@ -71,6 +71,31 @@ def test_a_path_of_a_tree_is_kept(which: str, session: VulkanSession) -> None:
     assert same_bits(session.forward(tokens[20:25]), cpu.forward(tokens[20:25]))
 
 
+def test_the_widest_steps_and_a_session_opened_anew() -> None:
+    """A prompt longer than a step, a tree of 64 rows, a cut, and the same in another session."""
+    which = NAMES[0]
+    tokens = tokens_of(SPECS[which].tiny, 180)
+    tree = [-1, *(max(n // 2 - 1, -1) for n in range(1, 64))]
+    cpu = compiled(SPECS[which]).session(context=192)
+    prompt = cpu.forward(tokens[:90], last=70)
+    cpu.truncate(70)
+    wide = cpu.forward(tokens[90:154], parents=tree)
+    path = [63]
+    while tree[path[0]] >= 0:
+        path.insert(0, tree[path[0]])
+    cpu.keep(path)
+    after = cpu.forward(tokens[154:157])
+    for _ in range(2):
+        session = model_of(which).session(context=192)
+        assert same_bits(session.forward(tokens[:90], last=70), prompt)
+        session.truncate(70)
+        assert same_bits(session.forward(tokens[90:154], parents=tree), wide)
+        session.keep(path)
+        assert session.length == cpu.length - 3
+        assert same_bits(session.forward(tokens[154:157]), after)
+        session.close()
+
+
 class Rig:
     """A generation on a session, with any drafter, drafting three tokens a round."""
 

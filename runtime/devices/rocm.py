@@ -37,6 +37,8 @@ class RocmDriver:
         """UnsupportedError when there is no such GPU."""
         self._hip = _bindings()
         self._memory: list[int] = []
+        self._modules: list[Any] = []
+        self._closed = False
         try:
             self._call(self._hip.hipInit(0))
             self._call(self._hip.hipSetDevice(device))
@@ -66,10 +68,15 @@ class RocmDriver:
 
     def load(self, code: Code) -> tuple[Any, int]:
         """The function of a code object, and the shared memory to ask for."""
-        module = self._call(self._hip.hipModuleLoadData(code.binary))
+        try:
+            module = self._call(self._hip.hipModuleLoadData(code.binary))
+        except DeviceError as error:
+            raise DeviceError(
+                f"{error}: is it compiled for this device, {self.arch}? (--target)"
+            ) from None
+        self._modules.append(module)
         function = self._call(self._hip.hipModuleGetFunction(module, code.entry.encode()))
-        # The module owns the function's code: it must outlive it.
-        return (function, module), code.shared_bytes
+        return function, code.shared_bytes
 
     def allocate(self, nbytes: int) -> int:
         """A buffer of zeros; DeviceError when the memory is not there."""
@@ -101,7 +108,7 @@ class RocmDriver:
 
     def resident(self, kernel: tuple[Any, int], threads: int) -> int:
         """As many as fit all compute units at once."""
-        (function, _), shared = kernel
+        function, shared = kernel
         each = self._call(
             self._hip.hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared)
         )
@@ -117,7 +124,7 @@ class RocmDriver:
         scalar: str,
     ) -> None:
         """One launch on the stream; the bindings pack the arguments as the code object has them."""
-        (function, _), shared = kernel
+        function, shared = kernel
         pointers = [p.memory + p.offset for p in buffers]
         arguments = (
             *(ctypes.c_void_p(p) for p in pointers),
@@ -135,7 +142,12 @@ class RocmDriver:
         self._call(self._hip.hipStreamSynchronize(self._stream))
 
     def close(self) -> None:
-        """Frees all buffers and the stream."""
+        """Frees all that was made here; may be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        while self._modules:
+            self._call(self._hip.hipModuleUnload(self._modules.pop()))
         while self._memory:
             self._call(self._hip.hipFree(self._memory.pop()))
         self._call(self._hip.hipStreamDestroy(self._stream))
