@@ -10,6 +10,7 @@ from cpu_rig import unmeasured
 from models import tiny_llama, tiny_llama_hf
 
 from speccc.cli import compile as cli
+from speccc.cli import run
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.formats import FORMATS
 from speccc.ir.frontends import EMBEDDING, HEAD, open_model
@@ -71,3 +72,20 @@ def test_compiled_it_runs_as_if_the_file_had_it(name: str, tmp_path: Path) -> No
     if name == "fp8":
         stored = tiny_llama_hf(tmp_path, seed=3, dtype="fp8", name="stored")
         np.testing.assert_array_equal(logits, unmeasured(stored).session().forward(tokens))
+
+
+def test_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`run` keeps a model of each format apart; an artifact has its own."""
+    monkeypatch.setenv("SPECCC_CACHE_DIR", str(tmp_path / "cache"))
+    path = str(tiny_llama(tmp_path, fmt="q4_1"))
+    words = ["run", "-m", path, "--raw", "-p", "the re", "-n", "12", "--temp", "0"]
+    texts = []
+    for flags in ([], ["--weights", "mxfp4"]):
+        assert run([*words, *flags]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] != texts[1]
+    kept = next((tmp_path / "cache").rglob("*.speccc"))
+    assert run(["run", "-m", str(kept), "-p", "x", "--weights", "q8_0"]) == 2
+    assert "is compiled already; --weights goes to `speccc compile`" in capsys.readouterr().err

@@ -15,6 +15,11 @@ ISAS = ("auto", "avx512vnni", "avxvnni", "avx2", "dotprod", "portable")
 KV_TYPES = ("f16", "i8", "f32")
 ACTIVATIONS = ("int8", "nvfp4")
 WEIGHTS = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "fp8")
+weights_option = click.option(
+    "--weights",
+    type=click.Choice(WEIGHTS),
+    help="Store the layers' matrices in this format [default: the model's].",
+)
 
 EPILOG = """\b
 Examples:
@@ -41,8 +46,7 @@ Examples:
               help="Most tokens of context [default: the model's].")  # fmt: skip
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="Number format of the KV cache.")  # fmt: skip
-@click.option("--weights", type=click.Choice(WEIGHTS),
-              help="Store the layers' matrices in this format [default: the model's].")  # fmt: skip
+@weights_option
 @click.option("--activations", type=click.Choice(ACTIVATIONS), default="int8", show_default=True,
               help="How activations are quantised for weights that take it.")  # fmt: skip
 @click.option("--tune", "tune_seconds", type=click.FloatRange(0, clamp=False), default=10.0,

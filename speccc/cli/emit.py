@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from speccc.cli import output
-from speccc.cli.compile import ACTIVATIONS, KV_TYPES, WEIGHTS, one_model
+from speccc.cli.compile import ACTIVATIONS, KV_TYPES, one_model, weights_option
 from speccc.cli.spelling import Command
 
 EPILOG = """\b
@@ -27,8 +27,7 @@ Examples:
 @click.option("-o", "folder", metavar="DIR", help="Folder to write [default: MODEL-TARGET].")
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="Number format of the KV cache.")  # fmt: skip
-@click.option("--weights", type=click.Choice(WEIGHTS),
-              help="Store the layers' matrices in this format [default: the model's].")  # fmt: skip
+@weights_option
 @click.option("--activations", type=click.Choice(ACTIVATIONS), default="int8", show_default=True,
               help="How activations are quantised for weights that take it.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Fail when a tool of the target is missing here.")

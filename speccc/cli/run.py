@@ -13,7 +13,7 @@ import click
 
 from speccc import compiled
 from speccc.cli import output
-from speccc.cli.compile import ISAS, KV_TYPES, one_model, print_passes, print_plan
+from speccc.cli.compile import ISAS, KV_TYPES, one_model, print_passes, print_plan, weights_option
 from speccc.cli.spelling import Command, spec_type
 from speccc.errors import InputError
 
@@ -83,6 +83,7 @@ class Sampling:
               help="Instruction set to compile a model file for.")  # fmt: skip
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="KV format to compile a model file for.")  # fmt: skip
+@weights_option
 @click.option("-v", "--verbose", is_flag=True, help="Show compile passes, memory and statistics.")
 @output.json_option
 def command(
@@ -107,6 +108,7 @@ def command(
     target: str,
     isa: str,
     kv: str,
+    weights: str | None,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -118,7 +120,7 @@ def command(
     sampling = Sampling(
         temperature, top_k, top_p, min_p, secrets.randbits(31) if seed < 0 else seed
     )
-    options = compiled.Options(target=target, isa=isa, kv=kv, context=context)
+    options = compiled.Options(target, isa, kv, context, weights)
     with output.progress() as report:
         loaded = compiled.open_any(path, options, report)
         tokens = _tokens(loaded, text, system, chat=chat, raw=raw)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from speccc.cli import output
-from speccc.cli.compile import ISAS, KV_TYPES, one_model
+from speccc.cli.compile import ISAS, KV_TYPES, one_model, weights_option
 from speccc.cli.spelling import Command
 from speccc.errors import UnsupportedError
 from speccc.quick_import import without_torch
@@ -36,6 +36,7 @@ Examples:
               help="Instruction set; auto is the best this CPU has.")  # fmt: skip
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="Number format of the KV cache.")  # fmt: skip
+@weights_option
 @output.json_option
 def command(
     model: str | None,
@@ -44,6 +45,7 @@ def command(
     artifact: str | None,
     isa: str,
     kv: str,
+    weights: str | None,
     as_json: bool,
 ) -> None:
     """Measure schedules for MODEL (a GGUF file or a Hugging Face folder) and keep the results.
@@ -59,7 +61,7 @@ def command(
 
     if not runs_here(by_name(isa)):
         raise UnsupportedError(f"--isa {isa}: this CPU cannot run it: tune on one that can")
-    options = CompileOptions(isa=isa, kv=kv)
+    options = CompileOptions(isa=isa, kv=kv, weights=weights)
     with output.progress() as report, without_torch():
         problem, done = tune_here(tunable(source, options, report), budget, told(report))
         if artifact is not None:
