@@ -49,8 +49,9 @@ MATRIX_ROWS = 32
 """Rows of a tile for a matrix instruction, at most: weights are unpacked once for all of them."""
 TILE_BYTES = 6144
 """Of SHARED memory for the tiles of a row tile, beside what the products stage."""
-HELD_ROWS = 8
-"""Rows of a float dot that an invocation holds in registers."""
+HELD_ROWS, LEAST_PARTS = 8, 4
+"""Rows of a float dot that an invocation holds in registers; and into how many parts its rows are
+dealt out, at least: between them what a chain of tokens and the heads of a KV head make."""
 LEAST_I32 = -(2**31)
 
 
@@ -94,7 +95,7 @@ class DotToFragment:
     @property
     def parts(self) -> int:
         """Invocations that share the rows of a column of a float dot."""
-        return max(1, self.subgroup * self.subgroups // LANES)
+        return max(LEAST_PARTS, self.subgroup * self.subgroups // LANES)
 
     def run(self, kernel: Kernel) -> FragmentKernel:
         """The kernel at fragment level."""

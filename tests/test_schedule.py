@@ -76,7 +76,7 @@ def state_bytes(front: Front, name: str, m: int, context: int = 64) -> tuple[int
     return asked, each * (slots + context + m + 2 * m)
 
 
-@pytest.mark.parametrize("name", ["vulkan:ada", "vulkan:rdna3", "sycl:bmg", "metal:m4"])
+@pytest.mark.parametrize("name", ["vulkan:ada", "vulkan:lavapipe", "sycl:bmg", "metal:m4"])
 @pytest.mark.parametrize("m", [1, 4, 8, 16])
 def test_the_cache_is_read_once(front: Front, name: str, m: int) -> None:
     """Two heads a KV head: 16 tokens are 32 rows, one tile."""
