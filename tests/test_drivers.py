@@ -217,6 +217,16 @@ def test_a_step_is_one_launch_of_a_graph(rig: Rig, monkeypatch: pytest.MonkeyPat
     assert host.left() == {}
 
 
+def test_numbers_of_a_recording_that_come_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step again after another: its kernels are told that they are at its place."""
+    installed("cuda", FakeCuda(Host(rig.kernels)), monkeypatch)
+    session = rig.session(drivers.open_driver("cuda"))
+    first = session.forward([1, 2])
+    session.forward([3, 4])
+    session.truncate(0)
+    assert same_bits(session.forward([1, 2]), first)
+
+
 def test_few_recordings_are_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(rig.kernels)
     installed("cuda", FakeCuda(host), monkeypatch)
