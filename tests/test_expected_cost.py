@@ -13,6 +13,7 @@ from test_emit import TextTarget
 
 from speccc import driver
 from speccc.api import load
+from speccc.cli import run
 from speccc.driver import CompileOptions, compile_to
 from speccc.expected_cost import expected_document, expected_ms
 from speccc.runtime.verify_cost import VerifyCost
@@ -45,11 +46,13 @@ def test_without_the_figures_nothing_is_expected(name: str) -> None:
 
 
 def test_an_artifact_says_that_it_is_expected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = TextTarget(RTX4090, {"cubin": lambda s: s.name.encode()})
     monkeypatch.setattr(driver, "device_target", lambda name: target)
     path, artifact = model_file(Spec(Tiny(), "q4_1"), tmp_path), tmp_path / "m.speccc"
+    assert run(["compile", str(path), "--target", "cuda:rtx4090", "-o", str(artifact)]) == 0
+    assert "note: T(m) is not measured" in capsys.readouterr().err
     options = CompileOptions(target="cuda:rtx4090")
     compile_to(path, artifact, options)
     model = load(artifact)

@@ -96,6 +96,9 @@ def command(
     if verbose:
         print_passes(manifest)
     print_plan(manifest)
+    expected = manifest["verify_cost"].get("source")
+    if expected is not None:
+        output.note(f"note: T(m) is {expected}")
     click.echo(f"{to}: {output.size(to.stat().st_size)}")
 
 
