@@ -290,6 +290,10 @@ def _run_scaled_dot(s: ScaledDot, env: Env, worker: _Worker) -> None:
     groups = (s.w.blocks, s.w.groups, s.w.format.group)
     integers = s.w.format.integers(codes).reshape(PANEL, *groups)
     xq = rows_of(s.x.codes, s.w.k).astype(np.int32).reshape(rows, *groups)
+    for sums, size in ((s.x.sums, s.w.blocks), (s.x.halves, 2 * s.w.blocks)):
+        # Targets start from these where their instructions take codes without a sign.
+        if sums and (rows_of(sums, size) != xq.reshape(rows, size, -1).sum(axis=2)).any():
+            raise VerifyError(f"{sums.name} are not the sums of the codes in {s.x.codes.name}")
     own = s.x.groups
     xs = rows_of(s.x.scale, s.w.blocks * own)
     scaled = rows_of(s.x.scaled_sums, s.w.blocks)
