@@ -337,7 +337,7 @@ def test_matmuls(device: SyclCpu, fmt: str, data: st.DataObject) -> None:
 # ------------------------------------------------------------------------------- negative controls
 
 
-@pytest.mark.parametrize("number", [5, 9])
+@pytest.mark.parametrize("number", [2, 9])
 def test_a_missing_barrier_is_seen(device: SyclCpu, number: int) -> None:
     """Sub-groups run one after the other here: a later one's part is read before it is there."""
     p = proof_program(K, N)
@@ -418,7 +418,8 @@ def test_text_is_deterministic_and_readable() -> None:
     assert lines[0] == "// ffn_gate_up for SYCL, i8*i8->i32 8x16x32, 2 subgroups of 16."
     assert lines[1].startswith("// sha256 of what follows: ")
     assert one.entry == "__sycl_kernel_ffn_gate_up"
-    assert [b.name for b in one.buffers] == ["x", "norm", "w", "y", "xq", "xs", "xi", "xm", "line"]
+    names = "x norm w y xq xs xi xm amax inverse line"
+    assert " ".join(b.name for b in one.buffers) == names
     for name in ("gate", "up", "w_tile", "x_tile", "row_tile", "panel"):
         assert f" {name}" in one.text
 
