@@ -321,6 +321,16 @@ def test_a_failed_call_is_an_error_with_the_vendors_words(
         rig.session(drivers.open_driver(name)).pick([1, 2])
 
 
+@pytest.mark.parametrize("backend", FAKES)
+def test_where_memory_runs_out_one_line_says_what_to_do(
+    backend: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = {"cuda": "cuMemAlloc", "rocm": "hipMalloc", "metal": "allocate"}
+    installed(backend, FAKES[backend][1](Host(rig.kernels), calls[backend]), monkeypatch)
+    with pytest.raises(DeviceError, match=r"give a shorter context \(-c\) or a smaller model$"):
+        rig.session(drivers.open_driver(backend))
+
+
 def test_a_wrong_entry_is_an_error(backend: str, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(backend, FAKES[backend][1](Host(rig.kernels)), monkeypatch)
     with pytest.raises(DeviceError):

@@ -143,7 +143,7 @@ class GpuStep:
         self._sizes = dict(capacity)
         self._ran = False
         self._held: dict[Launch, int] = {}
-        arena = driver.allocate(max(plan.arena, 1))
+        arena = self._allocate(plan.arena)
         self.parts = {
             b.name: self._place(b, arena)
             for b in plan.buffers.values()
@@ -173,13 +173,19 @@ class GpuStep:
             if end > self.plan.arena:
                 raise InputError(f"buffer {b.name} ends {end - self.plan.arena} past the arena")
             return Part(arena, b.offset)
-        return Part(self.driver.allocate(max(b.nbytes(self._sizes), 1)))
+        return Part(self._allocate(b.nbytes(self._sizes)))
+
+    def _allocate(self, nbytes: int) -> Memory:
+        try:
+            return self.driver.allocate(max(nbytes, 1))
+        except DeviceError as error:
+            raise DeviceError(f"{error}: give a shorter context (-c) or a smaller model") from None
 
     def _bind(self, sizes: Mapping[str, int]) -> dict[Launch, list[Part]]:
         """The arguments of each launch; all have their scratch in the same bytes."""
         places = {s: self.plan.scratch(s, self.groups, sizes) for s in self.plan.launches()}
         most = max((end for _, end in places.values()), default=0)
-        memory = self.driver.allocate(most) if most else None
+        memory = self._allocate(most) if most else None
         return {
             launch: [
                 Part(memory, own[name]) if name in own else self.parts.get(name, self.parts[WHOLE])
