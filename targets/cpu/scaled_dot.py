@@ -56,17 +56,6 @@ def _vpdpbusd_ymm(block: Block, acc: Node, codes: Node, bits: int, four: Node) -
     return tirx.Shuffle(parts, [tirx.IntImm("int32", n) for n in range(PANEL)])
 
 
-def _vpdpbusd_ymm(block: Block, acc: Node, codes: Node, bits: int, four: Node) -> Node:
-    """The same on halves of the lanes: AVX-VNNI, or AVX-512 with short vectors."""
-    acts = block.bind("acts", tirx.reinterpret("int8x32", tirx.Broadcast(four, 8)))
-    name, parts = "llvm.x86.avx512.vpdpbusd.256", []
-    for at in range(0, PANEL, 8):
-        picks = [tirx.IntImm("int32", at + n) for n in range(8)]
-        weights = tirx.reinterpret("int8x32", tirx.Shuffle([codes], picks))
-        parts.append(tir.intrinsic("int32x8", name, tirx.Shuffle([acc], picks), weights, acts))
-    return tirx.Shuffle(parts, [tirx.IntImm("int32", n) for n in range(PANEL)])
-
-
 def _by_nibbles(dot: Callable[[Node, Node], Node], lanes: int) -> DotRule:
     """A rule from a `lanes`-wide dot of codes 0..127: wider ones go as two nibbles, so that no
     16-bit sum saturates and no code has its sign bit set."""
@@ -116,7 +105,6 @@ def _portable(block: Block, acc: Node, codes: Node, bits: int, four: Node) -> No
 RULES: dict[str, DotRule] = {
     "vpdpbusd": _vpdpbusd,
     "vpdpbusd_ymm": _vpdpbusd_ymm,
-    "vpdpbusd_ymm": _vpdpbusd_ymm,
     "maddubs": _by_nibbles(_maddubs, 8),
     "sdot": _by_nibbles(_sdot, 4),
     "portable": _portable,
@@ -162,7 +150,6 @@ def _by_magnitude(block: Block, table: bytes, codes: Node) -> Node:
 
 LOOKUPS: dict[str, Lookup] = {
     "vpdpbusd": _byte_pick("llvm.x86.avx512.pshuf.b.512", 16),
-    "vpdpbusd_ymm": _byte_pick("llvm.x86.avx2.pshuf.b", 8),
     "vpdpbusd_ymm": _byte_pick("llvm.x86.avx2.pshuf.b", 8),
     "maddubs": _byte_pick("llvm.x86.avx2.pshuf.b", 8),
     "sdot": _byte_pick("llvm.aarch64.neon.tbl1.v16i8", 4),
