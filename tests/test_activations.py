@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import tile_gen
-from cpu_rig import HERE, build, golden, same_bits, single
+from cpu_rig import HERE, Spec, build, golden, model_file, same_bits, single
 from emulation.require import require
 from emulation.triton_interpret import TritonMachine
 from fragment_rig import lowered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from models import Tiny
 from tile_gen import SIZES, Program
 from triton_rig import rendered, stepped
 
+from speccc.emit import EmitOptions, read_model
 from speccc.ir import expr as ex
 from speccc.ir.expr import Expr, Load, Var
 from speccc.ir.formats import E2M1_TWICE, FORMATS
@@ -273,6 +276,22 @@ def test_ptx(arch: int) -> None:
     assert not native or facts.instructions == {f"{INSTRUCTION[arch]} mxf4nvf4": len(native)}
     assert facts.spills == 0
     assert all(_sums_from_zero(built.text.split("\n"), line) for line in native)
+
+
+@pytest.mark.parametrize("arch", INSTRUCTION)
+def test_a_whole_step(arch: int, tmp_path: Path) -> None:
+    """All phases that are wide enough take it; none spills, two products in a phase either."""
+    require("triton")
+    spec = Spec(Tiny(seed=8, hidden=256, heads=4, kv_heads=4, ffn=512, layers=2), "nvfp4")
+    path, options = model_file(spec, tmp_path), EmitOptions(activations="nvfp4")
+    front = read_model(path, options, lambda *_: None)
+    made = target(f"cuda:sm_{arch}")
+    assert isinstance(made, TritonTarget)
+    made = replace(made, shape=replace(made.shape, fill=1))
+    (source,) = made.render(front.plan, front.arena, front.bounds).sources
+    facts = kernel_facts({ext: step(source) for ext, step in made.stages().items()})
+    assert facts.instructions[f"{INSTRUCTION[arch]} mxf4nvf4"] > 8
+    assert facts.spills == 0
 
 
 @pytest.mark.parametrize("arch", CUDA_ARCHS)

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 class Fp4:
     """The least tile of a matrix instruction for NVFP4, in rows of weights and tokens.
 
-    `inline`: its sums are in memory that only a kernel can hold, no function that one calls.
+    `inline`: its sums are in memory that only a kernel can hold, no function that one calls. A step
+    that uses it has `warps` and tiles of `units` panels: with fewer warps or wider tiles it spills.
     """
 
     lanes: int
     tokens: int
     inline: bool = False
+    warps: int = 8
+    units: int = 2
 
 
 @dataclass(frozen=True, slots=True)

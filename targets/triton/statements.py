@@ -164,7 +164,9 @@ def units_at_once(w: Writer, s: Share) -> int:
         return 1
     count, fp4 = w.shape.units, w.shape.fp4
     if fp4 and any(isinstance(t, ScaledDot) and is_fp4(t) for t in w.choices.run(s.body)):
-        count = max(count, fp4.lanes // LANES)
+        # All that its instruction takes, or what int8 takes as elsewhere.
+        wide = fp4.lanes // LANES
+        count = max(count, wide) if s.extent >= wide * w.shape.fill else count
     while count > 1 and s.extent < count * w.shape.fill:
         count //= 2
     return count

@@ -6,18 +6,19 @@ import functools
 import importlib.metadata
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from speccc.errors import UnsupportedError
 from speccc.ir import expr as ex
 from speccc.ir.expr import Expr, Var
 from speccc.ir.plan import Plan, phases
+from speccc.ir.tile import ScaledDot, walk
 from speccc.passes.plan_memory import Arena
 from speccc.targets.base import Grid, Launch, Place, RenderedPlan, Source, Step, ToolMissingError
 from speccc.targets.build_error import BuildError
 from speccc.targets.devices.profile import Profile
 from speccc.targets.launch_plan import FLOAT_BYTES, SCRATCH, plan_places, units
-from speccc.targets.triton.heights import height
+from speccc.targets.triton.heights import height, is_fp4
 from speccc.targets.triton.schedule import Shape
 from speccc.targets.triton.step import BARRIER, WORDS, render_step
 from speccc.targets.triton_build import Built, TritonKernel
@@ -58,11 +59,12 @@ class TritonTarget:
         places = plan_places(plan, arena)
         known = {p.name for p in places}
         bufs = tuple(b.buf for b in plan.bufs if b.buf.name in known)
-        text = render_step(plan, bufs, self.shape, bounds, self.name)
+        shape = self.shape_of(plan)
+        text = render_step(plan, bufs, shape, bounds, self.name)
         extra = [Place(f"{SCRATCH}_{t}", t, (n,), SCRATCH) for t, n in text.own.items()]
         if text.barriers:
             extra.insert(0, Place(BARRIER, "index", (WORDS,), ZEROED))
-        grid = Grid(_most_units(plan), self.shape.warps * self.waves, text.barriers)
+        grid = Grid(_most_units(plan), shape.warps * self.waves, text.barriers)
         names = (*(b.name for b in bufs), *(p.name for p in extra))
         launch = Launch(plan.name, names, tuple(v.name for v in plan.sizes), grid, "i64")
         source = Source(plan.name, "py", text.kernel.name, text.kernel.source, text.kernel)
@@ -74,8 +76,15 @@ class TritonTarget:
             (*places, *extra),
             (launch,),
             FLOAT_BYTES * arena.elements,
-            height=lambda s, extent: height(s, self.shape, extent),
+            height=lambda s, extent: height(s, shape, extent),
         )
+
+    def shape_of(self, plan: Plan) -> Shape:
+        """How a plan's kernels are cut; products of NVFP4 by NVFP4 take tiles of their own."""
+        fp4, dots = self.shape.fp4, (s for k in phases(plan.body) for s in walk(k.body))
+        if fp4 is None or not any(isinstance(s, ScaledDot) and is_fp4(s) for s in dots):
+            return self.shape
+        return replace(self.shape, warps=fp4.warps, units=fp4.units)
 
     def stages(self) -> Mapping[str, Step]:
         """The assembly text, the binary, and what a launch must ask for, of one compilation."""
