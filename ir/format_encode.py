@@ -38,10 +38,10 @@ def _bf16(x: Floats) -> Bytes:
 
 
 def _inverse(d: Floats) -> Floats:
-    """1/d, and 0 for a zero scale."""
-    out = np.zeros_like(d)
-    np.divide(np.float32(1), d, out=out, where=d != 0)
-    return out
+    """1/d; 0 where that is beyond f32, as for a zero: such a scale is stored as 0, whatever x/d."""
+    with np.errstate(divide="ignore", over="ignore"):
+        out = np.float32(1) / d
+    return np.where(np.isfinite(out), out, np.float32(0))
 
 
 def _half(d: Floats, name: str) -> Bytes:

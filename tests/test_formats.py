@@ -69,6 +69,24 @@ def test_encode_equals_gguf(
     np.testing.assert_array_equal(fmt.encode(x).reshape(-1), bits(want).reshape(-1))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q8_0"])
+def test_blocks_whose_scale_is_stored_as_zero(name: str) -> None:
+    """As gguf-py where 1/d is a float; where it is not gguf-py's codes are undefined, ours of 0."""
+    ramp = np.linspace(-1, 0.9, 32, dtype=np.float32)
+    exponents = np.arange(-149, -100)
+    x = ramp * np.float32(2.0) ** exponents[:, None].astype(np.float32)
+    raw = FORMATS[name].encode(x)
+    with np.errstate(all="ignore"):
+        want = quants.quantize(x, TYPES[name])
+    defined = exponents > -119  # d is at least 2^(e - 7)
+    np.testing.assert_array_equal(raw[defined], bits(want)[defined])
+    assert not FORMATS[name].decode(raw.reshape(-1), x.shape)[exponents < -130].any()
+    zero = FORMATS[name].encode(np.zeros((1, 32), np.float32))
+    codes = slice(4 if FORMATS[name].has_min else 2, None)
+    np.testing.assert_array_equal(raw[exponents < -130, codes][:1], zero[:, codes])
+
+
 def test_mxfp4_decodes_every_scale_as_gguf() -> None:
     raw = np.zeros((255, 17), np.uint8)
     raw[:, 0] = np.arange(255)
