@@ -33,6 +33,8 @@ MOST_BYTES = 256 << 20
 """The most a pull, or a push looking for what is there, reads of a store in all."""
 NAME = re.compile(r"([0-9a-f]{16})/([0-9a-f]{16})/([0-9a-f]{64})\.jsonl\Z")
 USER = re.compile(r"(?<=://)[^/@]*@")
+RELATIVE = re.compile(r"(file|local):(//)?(?!/)")
+"""A file URL has a host, which is empty, and an absolute path: `file://x` is no folder x."""
 
 Group = tuple[str, str]
 """The folders of a record: the first digits of its device's and its program's hash."""
@@ -43,8 +45,13 @@ Report = Callable[[str, int, int], None]
 class Files(Protocol):
     """What is used of an fsspec file system."""
 
+    protocol: str | tuple[str, ...]
+
     def find(self, path: str, maxdepth: int, detail: bool) -> Mapping[str, Mapping[str, object]]:
         """Every file below a path with its facts."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a path is there."""
 
     def open(self, path: str, mode: str) -> io.BufferedIOBase:
         """A file to read."""
@@ -100,15 +107,37 @@ class Store:
     """The records at a URL, as fsspec spells it: `s3://bucket/tune`, `file:///mnt/tune`."""
 
     def __init__(self, url: str) -> None:
-        """InputError for a URL that nothing installed can reach; nothing is read yet."""
+        """InputError for a URL that names no place, or that nothing installed can reach.
+
+        Nothing is read yet.
+        """
+        if not url.strip():
+            raise InputError("is empty: name a folder or file:///folder, s3://...", where="URL")
         self.where = USER.sub("", url)  # a password has no business in messages
+        if RELATIVE.match(url):
+            raise InputError("is relative: write file:///folder or a plain path", where=self.where)
         self._files, self._root = _file_system(url, self.where)
 
+    @property
+    def lasts(self) -> bool:
+        """Whether another process finds what is pushed: not in this one's memory."""
+        return "memory" not in self._files.protocol
+
+    def exists(self) -> bool:
+        """Whether there is a folder; a store of objects has those that hold some."""
+        with self._failures("look"):
+            return self._files.exists(self._root)
+
     def listing(self) -> tuple[list[Remote], int]:
-        """The files that have a record file's name, in order of names; how many have not."""
+        """The files that have a record file's name, in order of names; how many have not.
+
+        None where there is no folder; InputError where there is a file.
+        """
         with self._failures("list"):
             self._files.invalidate_cache()
             found = self._files.find(self._root, maxdepth=3, detail=True)
+        if list(found) == [self._root]:
+            raise InputError("is a file: name a folder", where=self.where)
         known: list[Remote] = []
         for path, facts in found.items():
             match = NAME.search(path)
@@ -204,8 +233,11 @@ def pull(
 
     What was passed over is told by `notice` and kept in `reading`. Nothing a file holds can stop
     the files after it, but for what they hold together: after `MOST_BYTES` the rest is left.
+    InputError where there is no folder.
     """
     remotes, reading.strangers = store.listing()
+    if not (remotes or reading.strangers or store.exists()):
+        raise InputError("no such folder", where=store.where)
     remotes.sort(key=lambda remote: remote.group[0] != first[:16])
     for number, records in enumerate(_readable(store, remotes, reading, notice), 1):
         report("pull", number, len(remotes))

@@ -150,6 +150,15 @@ def test_t4(filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ]
 
 
+def test_what_picks_nothing_of_what_there_is_is_no_error(
+    filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert json.loads(out(capsys, "ls", "--kernel", "verify", "--json")) == []
+    known = record().identity()[:12]
+    assert json.loads(out(capsys, "ls", "--kernel", "head", "--id", known, "--json")) == []
+    assert "none of 3 records" in error(capsys, "ls", "--id", "zz", code=2)
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -161,6 +170,21 @@ def test_t4(filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (("export", "--json"), "give -o FILE"),
         (("export", "-o", "no/such/folder/x.jsonl"), "no such folder"),
         (("export", "--t4"), "no records"),
+        (("export", "-o", "."), ".: is a folder: name a file with -o"),
+        (("ls", "--kernel", "banana"), "--kernel banana: no such kernel; known: attention, head,"),
+        (("export", "--kernel", "banana"), "--kernel banana: no such kernel"),
+        (("ls", "--id", "zz"), "--id zz: none of 0 records has an id that starts so; `speccc"),
+        (("push", "/store", "-n", "--id", "zz"), "--id zz: none of 0 records"),
+        (("push", ""), "URL: is empty: name a folder"),
+        (("pull", " "), "URL: is empty: name a folder"),
+        (("push", "memory://x"), "memory://x: is lost when the command ends: name a folder"),
+        (("pull", "memory://x"), "memory://x: is lost when the command ends"),
+        (("push", "file://rel"), "file://rel: is relative: write file:///folder or a plain path"),
+        (("pull", "file:rel/x"), "file:rel/x: is relative"),
+        (("pull", "file:///no/such/folder"), "file:///no/such/folder: no such folder"),
+        (("pull", "no/such/folder", "-n"), "no/such/folder: no such folder"),
+        (("pull", "file:///etc/passwd"), "file:///etc/passwd: is a file: name a folder"),
+        (("push", "/etc/passwd"), "/etc/passwd: is a file: name a folder"),
     ],
 )
 def test_bad_usage(

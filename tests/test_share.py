@@ -84,7 +84,13 @@ def test_a_push_adds_only_what_is_not_there(url: str) -> None:
 def test_a_dry_run_writes_nothing(url: str) -> None:
     assert pushed(url, RECORDS, dry_run=True) == share.Pushed(3, 4, 0)
     assert share.Store(url).listing() == ([], 0)
-    assert pulled(url)[0] == []
+    with pytest.raises(InputError, match="no such folder"):
+        pulled(url)
+
+
+def test_an_empty_folder_is_an_empty_store(tmp_path: Path) -> None:
+    assert pulled(tmp_path.as_uri())[0] == []
+    assert pulled(str(tmp_path))[0] == []
 
 
 def test_own_records_come_first(url: str) -> None:
@@ -298,8 +304,10 @@ def test_without_fsspec_the_error_says_what_to_install(monkeypatch: pytest.Monke
 
 def test_a_failing_store_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "tune").write_text("a file where the store should be")
-    with pytest.raises(SpecccError, match="cannot write there"):
+    with pytest.raises(InputError, match="tune: is a file: name a folder"):
         pushed((tmp_path / "tune").as_uri(), RECORDS)
+    with pytest.raises(SpecccError, match="cannot write there"):
+        pushed((tmp_path / "tune" / "below").as_uri(), RECORDS)
 
 
 Command = Callable[..., dict[str, object]]
@@ -321,8 +329,9 @@ def command(
 
 
 def test_two_machines_share(
-    command: Command, tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    url = (tmp_path / "far" / "tune").as_uri()
     for machine, records in (("a", RECORDS[:2]), ("b", RECORDS[1:])):
         command(machine, "stats")
         with TuneCache(tmp_path / machine / "tune") as cache:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from models import Tiny
 
 from speccc import user_cache
 from speccc.autotune.cache import TuneCache
+from speccc.autotune.cache_export import json_lines
+from speccc.autotune.cache_import import read_records
 from speccc.autotune.key import TuneKey
 from speccc.errors import SpecccError
 from speccc.verify_cache import known_or_measured, verify_keys
@@ -156,6 +159,19 @@ def test_what_was_measured_is_not_measured_again() -> None:
     with TuneCache(user_cache.folder("tune")) as kept:
         assert kept.stats().records == len(WIDTHS)
         assert kept.check() == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_times_of_a_stranger_are_not_believed() -> None:
+    """An import's T(m), lower than ours, is neither used nor spares the measuring."""
+    known_or_measured(KEYS, lambda: VerifyTable({w: [0.5] for w in WIDTHS}))
+    with TuneCache(user_cache.folder("tune")) as kept:
+        theirs = [entry.record for entry in kept.entries()]
+        assert kept.remove(before="9999-01-01T00:00:00Z") == len(theirs)
+        data = "".join(f"{line}\n" for line in json_lines(theirs)).encode()
+        assert kept.add(read_records(io.BytesIO(data), "x"), verified=False) == len(WIDTHS)
+    found = known_or_measured(KEYS, once())
+    assert found.measured == pytest.approx(quiet().measured)
 
 
 @pytest.mark.usefixtures("cache")

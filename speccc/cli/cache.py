@@ -18,6 +18,7 @@ from speccc.errors import InputError, SpecccError
 if TYPE_CHECKING:
     from speccc.autotune.cache import TuneCache
     from speccc.autotune.record import Record
+    from speccc.autotune.share import Store
     from speccc.autotune.winner import Entry
 
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -67,7 +68,7 @@ def _subset(function: Function) -> Function:
 def ls(kernel: str | None, identity: str, as_json: bool) -> None:
     """List records, oldest first; --json shows every field and sample."""
     with _open() as cache:
-        entries = list(cache.entries(kernel=kernel, identity=identity))
+        entries = _chosen(cache, kernel, identity)
     if as_json:
         output.print_json([_plain(entry) for entry in entries])
     elif entries:
@@ -165,7 +166,7 @@ def export(target: str | None, t4: bool, kernel: str | None, identity: str, as_j
     if as_json and target is None:
         raise click.UsageError("--json reports on the file written: give -o FILE")
     with _open() as cache:
-        records = [entry.record for entry in cache.entries(kernel=kernel, identity=identity)]
+        records = [entry.record for entry in _chosen(cache, kernel, identity)]
     files = _write_t4(records, target) if t4 else _write_lines(records, target)
     if as_json:
         output.print_json({"records": len(records), "files": [str(file) for file in files]})
@@ -198,9 +199,9 @@ def push(url: str, dry_run: bool, kernel: str | None, identity: str, as_json: bo
     """Add to a shared store what it lacks. URL as fsspec has it; nothing there is overwritten."""
     from speccc.autotune import share
 
-    store = share.Store(url)
+    store = _lasting(share.Store(url))
     with _open() as cache:
-        records = [entry.record for entry in cache.entries(kernel=kernel, identity=identity)]
+        records = [entry.record for entry in _chosen(cache, kernel, identity)]
     with output.progress() as report:
         done = share.push(store, records, notice=_notice, report=report, dry_run=dry_run)
     if as_json:
@@ -219,7 +220,7 @@ def pull(url: str, dry_run: bool, as_json: bool) -> None:
     from speccc.autotune import share
     from speccc.autotune.host import host_device
 
-    store, reading = share.Store(url), share.Reading()
+    store, reading = _lasting(share.Store(url)), share.Reading()
     records = added = 0
     with _open() as cache, output.progress() as report:
         known = {entry.identity for entry in cache.entries()} if dry_run else set()
@@ -245,6 +246,29 @@ def _open() -> TuneCache:
     from speccc.autotune.cache import TuneCache
 
     return TuneCache(user_cache.folder("tune"), notice=_notice)
+
+
+def _chosen(cache: TuneCache, kernel: str | None, identity: str) -> list[Entry]:
+    """The entries the options pick; InputError where no record could be, or none has the id."""
+    from speccc.autotune.vocabulary import VOCABULARY
+
+    entries = list(cache.entries(kernel=kernel, identity=identity))
+    if not entries and kernel is not None and kernel not in VOCABULARY:
+        known = ", ".join(sorted(VOCABULARY))
+        raise InputError(f"no such kernel; known: {known}", where=f"--kernel {kernel}")
+    if not entries and identity and not any(cache.entries(identity=identity)):
+        raise InputError(
+            f"none of {cache.stats().records} records has an id that starts so;"
+            " `speccc cache ls` lists them",
+            where=f"--id {identity}",
+        )
+    return entries
+
+
+def _lasting(store: Store) -> Store:
+    if not store.lasts:
+        raise InputError("is lost when the command ends: name a folder", where=store.where)
+    return store
 
 
 def _notice(text: str) -> None:
@@ -324,6 +348,8 @@ def _write_t4(records: list[Record], target: str | None) -> list[Path]:
 
 
 def _publish(path: Path, text: str) -> Path:
+    if path.is_dir():
+        raise InputError("is a folder: name a file with -o", where=str(path))
     if not path.parent.is_dir():
         raise InputError("no such folder", where=str(path.parent))
     with user_cache.published(path) as part:
