@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from speccc.errors import InputError, SpecccError, UnsupportedError
 from speccc.ir.build_llama import build_llama, weight_types
@@ -42,6 +43,8 @@ WIDTHS = (1, 4, 8, 16)
 """Rows for which traffic is reported."""
 CONTEXT = 1024
 """Tokens in the cache for which traffic is reported."""
+MOST_JSON = 1 << 26
+"""Bytes of a report; ours have thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +120,50 @@ def emit_destination(folder: Path) -> Path:
         return real
     if not real.is_dir():
         raise InputError("is a file; name a folder with -o", where=where)
-    if any(real.iterdir()) and not (real / REPORT).is_file():
-        raise InputError("holds other files; name a new folder with -o", where=where)
+    other = _foreign(real)
+    if other:
+        raise InputError(f"holds other files ({other}); name a new folder with -o", where=where)
     return real
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """An emitted folder's report. InputError when it is absent or not one of ours."""
+    path = folder / REPORT
+    if not path.is_file():
+        raise InputError("no such file; is this a folder of `speccc emit`?", where=str(path))
+    if path.stat().st_size > MOST_JSON:
+        raise InputError("is too large to be ours", where=str(path))
+    try:
+        value = json.loads(path.read_text())
+    except (ValueError, RecursionError):
+        raise InputError("is not JSON: emit it again", where=str(path)) from None
+    if not isinstance(value, dict):
+        raise InputError("holds no object: emit it again", where=str(path))
+    return value
+
+
+def _foreign(folder: Path) -> str | None:
+    """The first entry that no emit wrote, all of which go when the folder is replaced."""
+    found = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*"))
+    if not found:
+        return None
+    try:
+        ours = _entries(read_report(folder))
+    except InputError:
+        ours = set()
+    return next((name for name in found if name not in ours), None)
+
+
+def _entries(report: Mapping[str, Any]) -> set[str]:
+    """Everything in the folder of a report; nothing when it is no report of an emit."""
+    kernels = report.get("kernels")
+    if not (isinstance(report.get("schema"), int) and isinstance(report.get("target"), str)):
+        return set()
+    try:
+        built = {f"{KERNELS}/{k['name']}.{ext}" for k in kernels or () for ext in k["files"]}
+    except (TypeError, KeyError):
+        return set()
+    return {KERNELS, LAUNCH_PLAN, REPORT, *built} if built else set()
 
 
 def _check_names(rendered: RenderedPlan) -> None:
@@ -290,9 +334,11 @@ def _publish(made: Path, destination: Path, aside: Path) -> None:
     if not destination.exists():
         made.rename(destination)
         return
-    destination.rename(aside)
     try:
+        destination.rename(aside)
         made.rename(destination)
-    except OSError:
-        aside.rename(destination)
+    except BaseException:
+        # Also for Ctrl-C: what is aside goes with the temporary folder.
+        if aside.exists() and not destination.exists():
+            aside.rename(destination)
         raise

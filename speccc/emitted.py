@@ -6,22 +6,18 @@ python -m speccc.emitted MODEL DIR -p "Why is the sky blue?" -n 64
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from speccc.emit import REPORT
+from speccc.emit import read_report
 from speccc.errors import InputError, SpecccError
 from speccc.runtime.devices.built_kernels import read_plan
 from speccc.runtime.devices.drivers import binary_ending
 from speccc.runtime.devices.gpu_step import Driver
 from speccc.runtime.devices.open_session import DeviceSession, open_session
 from speccc.runtime.step_spec import check_plan
-
-MOST_JSON = 1 << 26
-"""Bytes; ours have thousands."""
 
 
 def open_emitted(
@@ -34,7 +30,7 @@ def open_emitted(
     """
     from speccc.driver import CompileOptions, tunable
 
-    report = _report(folder)
+    report = read_report(folder)
     backend, kv = str(report.get("target")).partition(":")[0], str(report.get("kv"))
     binary_ending(backend)
     weights = report.get("weights")
@@ -90,21 +86,6 @@ def _check_model(model: Path, folder: Path, report: Mapping[str, Any]) -> None:
     found = known.get("fingerprint") if isinstance(known, dict) else None
     if found != open_model(model).fingerprint():
         raise InputError(f"was emitted for another model than {model}", where=str(folder))
-
-
-def _report(folder: Path) -> dict[str, Any]:
-    path = folder / REPORT
-    if not path.is_file():
-        raise InputError("no such file; is this a folder of `speccc emit`?", where=str(path))
-    if path.stat().st_size > MOST_JSON:
-        raise InputError("is too large to be ours", where=str(path))
-    try:
-        value = json.loads(path.read_text())
-    except (ValueError, RecursionError):
-        raise InputError("is not JSON: emit it again", where=str(path)) from None
-    if not isinstance(value, dict):
-        raise InputError("holds no object: emit it again", where=str(path))
-    return value
 
 
 def main(words: list[str]) -> int:

@@ -12,6 +12,7 @@ import pytest
 from emulation.require import require
 from models import Tiny, tiny_llama
 
+from speccc import emit
 from speccc.cli import run
 from speccc.emit import KERNELS, LAUNCH_PLAN, REPORT, EmitOptions, emit_to
 from speccc.errors import InputError, SpecccError, UnsupportedError
@@ -205,6 +206,67 @@ def test_what_may_not_be_replaced(made: Any, says: str, model: Path, tmp_path: P
     before = contents(tmp_path)
     with pytest.raises(InputError, match=says):
         emit_to(model, TextTarget(), folder, EmitOptions())
+    assert contents(tmp_path) == before
+
+
+FOREIGN = {
+    "notes.txt": "notes.txt",
+    f"{KERNELS}/mine.cu": f"{KERNELS}/mine.cu",
+    "old": "old/a.txt",
+}
+"""What is named -> the user's file."""
+
+
+@pytest.mark.parametrize("named", FOREIGN)
+def test_a_folder_with_a_users_file_is_kept(
+    named: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
+    mine = tmp_path / "out" / FOREIGN[named]
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    before = contents(tmp_path)
+    words = ["emit", str(model), "--target", "vulkan:lavapipe", "-o", str(tmp_path / "out")]
+    assert run(words) == 2
+    says = f"holds other files ({named}); name a new folder with -o\n"
+    assert capsys.readouterr().err.endswith(says)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"results": [1]}', '{"kernels": [3], "schema": 1}'])
+def test_a_report_of_something_else_is_kept(text: str, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / REPORT).write_text(text)
+    with pytest.raises(InputError, match="holds other files"):
+        emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
+    assert contents(tmp_path) == {f"out/{REPORT}": text.encode()}
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_interrupt_while_folders_change_places_loses_neither(
+    error: type[BaseException],
+    step: int,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Right after the first rename, as a signal comes, and in the second."""
+    emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
+    before = contents(tmp_path)
+    rename, calls = Path.rename, []
+
+    def interrupted(self: Path, to: Path) -> Path:
+        calls.append(to)
+        if len(calls) != step + 1:
+            return rename(self, to)
+        if step == 0:
+            rename(self, to)
+        raise error
+
+    monkeypatch.setattr(emit.Path, "rename", interrupted)
+    with pytest.raises(error):
+        emit_to(model, TextTarget(steps={}), tmp_path / "out", EmitOptions())
     assert contents(tmp_path) == before
 
 
