@@ -107,6 +107,8 @@ def _mxfp4(x: Floats) -> Bytes:
         raise ValueError("mxfp4: a block holds NaN or infinity")
     with np.errstate(divide="ignore"):
         power = np.where(largest > 0, np.floor(np.log2(largest)) - 2 + 127, 0)
+    if (power > 252).any():  # the logarithm was rounded up to 128, and so would be the element
+        raise ValueError("mxfp4: a block holds an element that it rounds to infinity")
     e = np.clip(power, 0, 254).astype(np.uint8)
     codes = _e2m1(x / MINIFLOATS[E8M0_HALF].decode(e))
     return np.concatenate([e, _nibbles(codes)], axis=1)
@@ -134,13 +136,23 @@ def _fp8(x: Floats) -> Bytes:
 
 ROW_TOPS: dict[str, float] = {"fp8": 448.0, "nvfp4_rows": 448.0 * 6}
 """The largest element that a format with a factor a row can hold where the factor is 1."""
+F16_TOP = 65504.0
+F32_TOP = float(np.finfo(np.float32).max)
 
 
 def row_factors(x: Floats, name: str) -> Floats:
-    """f32 [n, 1]: what each row is divided by; 1 for zeros. ValueError for NaN or infinity."""
+    """f32 [n, 1]: what each row is divided by; 1 for zeros.
+
+    ValueError for NaN, infinity, and rows whose product with activations in f16's range may be
+    beyond f32: |sum of w x| <= k max|w| max|x|.
+    """
     largest = np.abs(x).max(axis=1, keepdims=True)
-    if not np.isfinite(largest).all():
-        raise ValueError(f"{name}: a block holds NaN or infinity")
+    most = F32_TOP / F16_TOP / x.shape[1]
+    if not (largest <= most).all():
+        raise ValueError(
+            f"{name}: a block holds NaN, infinity or an element beyond {most:.0e}, "
+            "with which sums of products overflow f32"
+        )
     factors = largest / np.float32(ROW_TOPS[name])
     return np.where(factors > 0, factors, np.float32(1))
 

@@ -50,16 +50,21 @@ def _again(w: Weight, fmt: Format, where: str) -> Weight:
     to = _format(w, fmt)
     if to is w.format:
         return w
+    name = to.name.removesuffix("_rows")
     if w.shape[-1] % to.block:
         raise InputError(
             f"tensor {w.name} has rows of {w.shape[-1]}, not a multiple of {to.block}: "
-            f"choose other --weights than {to.name.removesuffix('_rows')}",
+            f"choose other --weights than {name}",
             where=where,
         )
     try:
         return replace(w, format=to, raw=to.encode(w.decode()).reshape(-1))
     except ValueError as error:
-        raise InputError(f"tensor {w.name} cannot be stored as {error}", where=where) from None
+        reason = str(error).removeprefix(f"{to.name}: ")
+        raise InputError(
+            f"tensor {w.name} cannot be stored as {name}: {reason}; choose other --weights",
+            where=where,
+        ) from None
 
 
 def _format(w: Weight, fmt: Format) -> Format:

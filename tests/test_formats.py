@@ -158,7 +158,7 @@ def test_encode_refuses_what_it_cannot_hold(fmt: Format) -> None:
     for bad in (np.nan, np.inf, -np.inf, 3e38):
         x = np.zeros((1, 64), np.float32)
         x[0, 5] = bad
-        if bad == 3e38 and (fmt.scale_type == E8M0_HALF or fmt.row_scale):
+        if bad == 3e38 and fmt.scale_type == E8M0_HALF:
             continue
         with pytest.raises(ValueError, match=f"{fmt}: a block holds NaN"):
             fmt.encode(x)
@@ -194,6 +194,29 @@ def test_factors_of_rows(name: str) -> None:
     two[1, -2] = 0x80
     assert not fmt.finite(two, x.shape)
     assert not fmt.decode(fmt.encode(np.zeros((2, 64))), (2, 64)).any()
+
+
+@pytest.mark.parametrize("name", ["fp8", "nvfp4_rows"])
+@pytest.mark.parametrize("k", [64, 4096])
+def test_rows_whose_sums_of_products_overflow_are_refused(name: str, k: int) -> None:
+    most = np.float32(np.finfo(np.float32).max / 65504 / k)
+    x = np.full((1, k), 0.999 * most, np.float32)
+    rounded = FORMATS[name].decode(FORMATS[name].encode(x).reshape(-1), x.shape)
+    with np.errstate(over="raise"):
+        assert np.isfinite(np.float32(65504) * np.cumsum(rounded, dtype=np.float32)).all()
+    x[0, -1] *= np.float32(-1.002)
+    with pytest.raises(ValueError, match=f"{name}: a block holds NaN, infinity or an element bey"):
+        FORMATS[name].encode(x)
+
+
+def test_mxfp4_refuses_what_it_rounds_to_infinity() -> None:
+    """The f32 logarithm of the largest floats is 128."""
+    fmt, x = FORMATS["mxfp4"], np.zeros((1, 32), np.float32)
+    x[0, 3] = 3.4e38
+    assert fmt.decode(fmt.encode(x).reshape(-1), x.shape).max() == 6 * 2.0**125
+    x[0, 3] = np.finfo(np.float32).max
+    with pytest.raises(ValueError, match="mxfp4: a block holds an element that it rounds to inf"):
+        fmt.encode(x)
 
 
 def test_fp8_rounds_to_nearest_even() -> None:

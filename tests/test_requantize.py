@@ -59,6 +59,17 @@ def test_refuses_what_it_cannot_store(tmp_path: Path) -> None:
     assert requantized(large, "nvfp4")  # a row's factor reaches that far
 
 
+@pytest.mark.parametrize("name", [n for n in WEIGHTS if n != "mxfp4"])
+def test_refuses_what_no_run_could_compute_with(name: str, tmp_path: Path) -> None:
+    """One line with the tensor, the format as it was asked for, and what to do."""
+    weights = np.zeros((128, 64), np.float32)
+    weights[3, 5] = 3e38
+    path = tiny_llama(tmp_path, fmt="f32", tensors={"blk.0.ffn_up.weight": weights})
+    says = rf"blk.0.ffn_up.weight cannot be stored as {name}: a block .*; choose other --weights$"
+    with pytest.raises(InputError, match=says):
+        requantized(open_model(path), name)
+
+
 @pytest.mark.parametrize("name", ["nvfp4", "fp8"])
 def test_compiled_it_runs_as_if_the_file_had_it(name: str, tmp_path: Path) -> None:
     """The same logits as of a file whose matrices are stored so, and other than the file's own."""
