@@ -39,13 +39,26 @@ class Options:
 
 def is_artifact(path: Path) -> bool:
     """Whether the file is one of ours, by its first bytes. InputError when it cannot be read."""
+    from speccc.ir.frontends.open import check_place
+
     if path.is_dir():
         return False
     try:
+        check_place(path)
         with path.open("rb") as stream:
             return stream.read(len(ZIP_MAGIC)) == ZIP_MAGIC
     except OSError as error:
         raise InputError(error.strerror or str(error), where=str(path)) from None
+
+
+def model_file(path: Path) -> Path:
+    """The path, of a model to compile. InputError for an artifact."""
+    if is_artifact(path):
+        raise InputError(
+            "is compiled already; use it with `speccc run`, or name the model file",
+            where=str(path),
+        )
+    return path
 
 
 def open_any(path: Path, options: Options, report: Report | None = None) -> Model:
@@ -121,11 +134,10 @@ def resolve_isa(name: str) -> str:
 
 def resolve_target(name: str) -> str:
     """The target a name means: of a bare backend, the device here. UnsupportedError for none."""
-    if name == "cpu":
-        return name
-    from speccc.device_here import device_target
+    from speccc.device_here import check_target, device_target
 
-    return device_target(name).name
+    check_target(name)
+    return name if name == "cpu" else device_target(name).name
 
 
 def _refuse(path: Path, options: Options) -> None:

@@ -7,6 +7,7 @@ from speccc.runtime.devices.drivers import open_driver
 from speccc.runtime.devices.gpu_step import DeviceError
 from speccc.runtime.devices.vulkan_home import need_vulkan
 from speccc.runtime.devices.vulkan_worker import VulkanWorker, WorkerError
+from speccc.runtime.manifest import TARGETS
 from speccc.targets.base import Target
 from speccc.targets.devices import profile, profile_names
 from speccc.targets.registry import MODULES, target
@@ -17,6 +18,17 @@ SOFTWARE = "vulkan:lavapipe"
 CPU_TARGET = "sycl:cpu"
 ANY = {"vulkan": "vulkan:any"}
 """What a backend's unknown device is compiled for, where there is such a profile."""
+
+
+def check_target(name: str) -> None:
+    """UnsupportedError for a name of no backend; all that compile, `cpu` too, are listed."""
+    backend, _, device = name.partition(":")
+    where = f"--target {name}"
+    if backend not in TARGETS:
+        raise UnsupportedError(f"this version compiles for {', '.join(TARGETS)}", where=where)
+    if backend == "cpu" and name != "cpu":
+        hint = f"use --target cpu --isa {device or 'auto'}"
+        raise UnsupportedError(f"an instruction set is no device; {hint}", where=where)
 
 
 def device_target(name: str) -> Target:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from speccc.build_step import build_step
-from speccc.device_here import device_target
+from speccc.device_here import check_target, device_target
 from speccc.device_step import DeviceStep, build_device_step, measured_here
 from speccc.errors import InputError, UnsupportedError
 from speccc.expected_cost import expected_document, expected_ms
@@ -44,7 +44,7 @@ from speccc.requantize import requantized
 from speccc.runtime.artifact_file import write_entries
 from speccc.runtime.destination import artifact_destination
 from speccc.runtime.devices.cpu import cores
-from speccc.runtime.manifest import DRAFTERS, TARGETS
+from speccc.runtime.manifest import DRAFTERS
 from speccc.runtime.session import CpuSession, StepSpec
 from speccc.runtime.step_spec import SCRATCH, parse_step, seal
 from speccc.runtime.tokenizer import Tokenizer
@@ -253,10 +253,7 @@ def _check(options: CompileOptions) -> Isa:
 
 def _device(options: CompileOptions) -> Target | None:
     """The device target, None for the CPU; UnsupportedError for one that this version lacks."""
-    if options.target.partition(":")[0] not in TARGETS:
-        raise UnsupportedError(
-            f"--target {options.target}: this version compiles for {', '.join(TARGETS)}"
-        )
+    check_target(options.target)
     if options.target == "cpu":
         return None
     if options.isa != "auto":

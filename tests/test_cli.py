@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -94,10 +95,40 @@ def test_ctrl_c_while_a_command_waits() -> None:
     assert (process.returncode, out, err) == (130, "", "\ninterrupted\n")
 
 
+def test_a_terminated_compile_leaves_no_folder(tmp_path: Path) -> None:
+    """Killed while it builds, as seen by its temporary folder."""
+    model = tiny_llama(tmp_path)
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "speccc", "compile", str(model), "--tune", "0"]
+    command += ["-o", str(tmp_path / "m.speccc")]
+    changed = {"TMPDIR": str(scratch), "SPECCC_CACHE_DIR": str(tmp_path / "cache")}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **changed}
+    ) as process:
+        while not any(scratch.glob("speccc-*")) and process.poll() is None:
+            time.sleep(0.01)
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (143, b"", b"\nterminated\n")
+    assert list(scratch.iterdir()) == []
+    assert not (tmp_path / "m.speccc").exists()
+
+
+def test_an_ignored_sigterm_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import os, signal, sys; from speccc.cli import group\n"
+        "group.cli.main = lambda *a, **k: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "signal.signal(signal.SIGTERM, signal.{})\n"
+        "group.main()"
+    )
+    for handler, expected in {"SIG_IGN": 0, "SIG_DFL": 143}.items():
+        done = subprocess.run([sys.executable, "-c", code.format(handler)], timeout=60)
+        assert done.returncode == expected
+
+
 def _wait_for_reader(pid: int) -> None:
     """Until the process sleeps in a read of its standard input, and not of another pipe."""
-    import time
-
     end = time.monotonic() + 60
     while time.monotonic() < end:
         try:
@@ -165,7 +196,18 @@ BAD = {
     "onto a folder": (["compile", "{file}", "-o", "/"], "is a folder"),
     "bad isa": (["compile", "{file}", "--isa", "sse"], "'sse' is not one of"),
     "bad count": (["run", "{file}", "-p", "a", "-n", "x"], "'x' is not a valid integer"),
-    "bad target": (["compile", "{file}", "--target", "toaster", "-o", "{file}.o"], "toaster"),
+    "bad target": (["compile", "{file}", "--target", "toaster", "-o", "{file}.o"], "for cpu, cuda"),
+    "bad target to run": (["run", "{file}", "-p", "a", "--target", "toaster"], "for cpu, cuda"),
+    "cpu's isa": (["run", "{file}", "-p", "a", "--target", "cpu:avx2"], "--target cpu --isa avx2"),
+    "isa as target": (["compile", "{file}", "--target", "cpu:avx2"], "--target cpu --isa avx2"),
+    "emit for the cpu": (["emit", "{file}", "--target", "cpu"], "emit is for GPUs"),
+    "emit for an isa": (["emit", "{file}", "--target", "cpu:avx2"], "emit is for GPUs"),
+    "no budget": (["tune", "{file}", "--budget", "nan"], "nan is not a finite number"),
+    "endless budget": (["tune", "{file}", "--budget", "inf"], "inf is not a finite number"),
+    "no time": (["compile", "{file}", "--tune", "nan"], "nan is not a finite number"),
+    "no temperature": (["run", "{file}", "-p", "a", "--temp", "nan"], "nan is not a finite number"),
+    "no share": (["run", "{file}", "-p", "a", "--min-p", "nan"], "nan is not a finite number"),
+    "less than none": (["compile", "{file}", "--tune", "-inf"], "is not in the range x>=0"),
 }  # fmt: skip
 
 
@@ -185,6 +227,63 @@ def test_bad_input_is_one_line(
     assert text.replace("{file}", str(file)) in captured.err
     kept = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert kept == [file]  # nothing half-written is left behind
+
+
+@pytest.mark.parametrize("words", ["run -p a", "compile", "tune", "inspect", "bench"])
+def test_a_device_is_no_model(words: str, capsys: Capture) -> None:
+    assert run([*words.split(), "-m", "/dev/null"]) == 2
+    assert "/dev/null: is no model file but a device or a pipe" in capsys.readouterr().err
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-m", "speccc", "run", "-p", "a", "-m", str(tmp_path / "pipe")]
+    done = subprocess.run(command, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 2
+    assert b"is no model file but a device or a pipe" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["compile", "tune", "emit --target vulkan:lavapipe"])
+def test_an_artifact_is_compiled_already(
+    words: str, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.speccc").write_bytes(b"PK\x03\x04")
+    assert run([*words.split(), "m.speccc"]) == 2
+    says = "m.speccc: is compiled already; use it with `speccc run`, or name the model file\n"
+    assert capsys.readouterr().err == f"error: {says}"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("snapshot/tiny-1.5b.gguf", "tiny-1.5b"),
+        ("linked-2.5b", "linked-2.5b"),
+        (".", "{here}"),
+        ("linked-2.5b/..", "{here}"),
+        ("folder-2.5b", "folder-2.5b"),
+    ],
+)
+def test_outputs_have_the_name_that_was_given(
+    given: str, expected: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache of downloads keeps files under hashes and links names to them.
+
+    What may not be replaced tells which name is taken.
+    """
+    monkeypatch.chdir(tmp_path)
+    for folder in ("blobs", "snapshot", "folder-2.5b"):
+        Path(folder).mkdir()
+    Path("blobs/0e3f").touch()
+    Path("snapshot/tiny-1.5b.gguf").symlink_to("../blobs/0e3f")
+    Path("linked-2.5b").symlink_to("folder-2.5b")
+    name = expected.format(here=tmp_path.name)
+    Path(f"{name}.speccc").mkdir()
+    Path(f"{name}-vulkan-lavapipe").touch()
+    assert run(["compile", given]) == 2
+    assert f"error: {name}.speccc: is a folder" in capsys.readouterr().err
+    assert run(["emit", given, "--target", "vulkan:lavapipe"]) == 2
+    assert f"error: {name}-vulkan-lavapipe: is a file" in capsys.readouterr().err
 
 
 def test_bench_refuses_an_artifact_beside_llama(capsys: Capture, tmp_path: Path) -> None:

@@ -13,19 +13,24 @@ from speccc.ir.frontends.source import ModelSource
 PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"})
 
 
+def check_place(path: Path) -> None:
+    """InputError unless there is a file or a folder; opening a pipe would wait for its writer."""
+    if not path.exists():
+        raise InputError("no such file or directory", where=str(path))
+    if not (path.is_file() or path.is_dir()):
+        raise InputError(
+            "is no model file but a device or a pipe: name a GGUF file or a model folder",
+            where=str(path),
+        )
+
+
 def open_model(path: Path) -> ModelSource:
     """Read a GGUF file or a safetensors directory; InputError on anything wrong with it."""
     where = str(path)
     try:
         if path.is_dir():
             return open_safetensors(path)
-        if not path.exists():
-            raise InputError("no such file or directory", where=where)
-        if not path.is_file():
-            raise InputError(
-                "is no model file but a device or a pipe: name a GGUF file or a model folder",
-                where=where,
-            )
+        check_place(path)
         if path.suffix.lower() in PICKLES:
             raise UnsupportedError(
                 "is a pickle, which can run code when loaded; convert it to safetensors or GGUF",

@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from speccc.cli import output
+from speccc.cli.numbers import Finite
 from speccc.cli.spelling import Command
+from speccc.compiled import model_file
 from speccc.quick_import import without_torch
 from speccc.runtime.destination import artifact_destination
 
@@ -49,7 +51,7 @@ Examples:
 @weights_option
 @click.option("--activations", type=click.Choice(ACTIVATIONS), default="int8", show_default=True,
               help="How activations are quantised for weights that take it.")  # fmt: skip
-@click.option("--tune", "tune_seconds", type=click.FloatRange(0, clamp=False), default=10.0,
+@click.option("--tune", "tune_seconds", type=Finite(0), default=10.0,
               metavar="SECONDS", show_default=True,
               help="Time to find schedules if none are known here yet; 0 for none.")  # fmt: skip
 @click.option("--dump", metavar="DIR", help="Write the IR after each pass and every kernel there.")
@@ -71,10 +73,10 @@ def command(
     as_json: bool,
 ) -> None:
     """Compile MODEL (a GGUF file or a Hugging Face folder) into one artifact file."""
-    source = Path(output.exists(one_model(model, model_flag)))
+    source = model_file(Path(output.exists(one_model(model, model_flag))))
     if artifact == "":
         raise click.UsageError("-o is empty; name a file")
-    to = Path(artifact or f"{source.resolve().stem}.speccc")
+    to = Path(artifact or f"{own_name(source)}.speccc")
     artifact_destination(to, source)
     from speccc.driver import CompileOptions, compile_to
 
@@ -110,6 +112,15 @@ def one_model(argument: str | None, flag: str | None) -> str:
     if not model:
         raise click.UsageError("no model given; name a GGUF file, a model folder or an artifact")
     return model
+
+
+def own_name(model: Path) -> str:
+    """What outputs are called after: the path's own name, as links lead to names of hashes.
+
+    Only `.` and `..` have none and are followed. A file's ending is dropped, a folder has none.
+    """
+    named = model if model.name not in ("", "..") else model.resolve()
+    return named.name if named.is_dir() else named.stem
 
 
 def print_passes(manifest: dict[str, object]) -> None:

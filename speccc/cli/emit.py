@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from speccc.cli import output
-from speccc.cli.compile import ACTIVATIONS, KV_TYPES, one_model, weights_option
+from speccc.cli.compile import ACTIVATIONS, KV_TYPES, one_model, own_name, weights_option
 from speccc.cli.spelling import Command
+from speccc.compiled import model_file
 
 EPILOG = """\b
 Examples:
@@ -54,14 +55,17 @@ def command(
     if list_all:
         list_targets(as_json)
         return
-    source = Path(output.exists(one_model(model, model_flag)))
+    source = model_file(Path(output.exists(one_model(model, model_flag))))
     if not target:
         raise click.UsageError("no target given; name one with --target (--list shows them)")
+    if target.partition(":")[0] == "cpu":
+        hint = "`speccc compile` makes the CPU's code"
+        raise click.UsageError(f"--target {target}: emit is for GPUs (--list shows them); {hint}")
     from speccc.emit import EmitOptions, emit_destination, emit_to
     from speccc.targets import registry
 
     made = registry.target(target)
-    to = Path(folder or f"{source.resolve().stem}-{made.name.replace(':', '-')}")
+    to = Path(folder or f"{own_name(source)}-{made.name.replace(':', '-')}")
     emit_destination(to)
     with output.progress() as progress:
         report = emit_to(source, made, to, EmitOptions(kv, strict, weights, activations), progress)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 
 import click
 
 from speccc import knobs
 from speccc.errors import SpecccError
 
-OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 130, 141, 143
 
 COMMANDS = {
     "compile": "Compile a model into one artifact file.",
@@ -81,7 +83,10 @@ def run(args: Sequence[str]) -> int:
         result = cli.main(list(args), prog_name="speccc", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else OK
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
+        # click raises an Abort from the interrupt.
+        if isinstance(error.__cause__ or error, Terminated):
+            return _report("terminated", TERMINATED)
         return _report("interrupted", INTERRUPTED)
     except (BrokenPipeError, SystemExit):
         # click and rich turn a closed pipe into an exit of their own; nothing else exits here.
@@ -110,7 +115,17 @@ def run(args: Sequence[str]) -> int:
 
 def main() -> None:
     """The console script."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # who started us may want it ignored
+        signal.signal(signal.SIGTERM, _terminate)
     sys.exit(run(sys.argv[1:]))
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: it ends a command as Ctrl-C does, so that temporary folders are removed."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
 
 
 def _report(message: str, code: int) -> int:
@@ -119,7 +134,7 @@ def _report(message: str, code: int) -> int:
         traceback.print_exc()
     text = " ".join(message.split())
     try:
-        print(text if code == INTERRUPTED else f"error: {text}", file=sys.stderr)
+        print(text if code in (INTERRUPTED, TERMINATED) else f"error: {text}", file=sys.stderr)
     except (OSError, ValueError):  # stderr is gone as well
         return code
     return code

@@ -1,13 +1,27 @@
-"""A list of whole numbers on the command line: `1-16,24,32`."""
+"""Numbers on the command line: finite ones, and lists of whole ones as `1-16,24,32`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import click
 
 MOST_RANGE = 4096
 Callback = Callable[[click.Context, click.Parameter, str], tuple[int, ...]]
+
+
+class Finite(click.FloatRange):
+    """A float within bounds. `nan`, which no bound excludes, and infinity are usage errors."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def number_list(least: int, most: int) -> Callback:

@@ -14,6 +14,7 @@ import click
 from speccc import compiled
 from speccc.cli import output
 from speccc.cli.compile import ISAS, KV_TYPES, one_model, print_passes, print_plan, weights_option
+from speccc.cli.numbers import Finite
 from speccc.cli.spelling import Command, spec_type
 from speccc.errors import InputError
 
@@ -57,13 +58,13 @@ class Sampling:
               help="Most tokens of context [default: the model's].")  # fmt: skip
 @click.option("-t", "--threads", type=click.IntRange(1), metavar="N",
               help="Threads [default: one a core].")  # fmt: skip
-@click.option("--temp", "--temperature", "temperature", type=click.FloatRange(0), default=0.0,
+@click.option("--temp", "--temperature", "temperature", type=Finite(0), default=0.0,
               show_default=True, help="Temperature; 0 is greedy.")  # fmt: skip
 @click.option("--top-k", type=click.IntRange(0), default=0, show_default=True,
               help="Keep the k likeliest tokens; 0 keeps all.")  # fmt: skip
-@click.option("--top-p", type=click.FloatRange(0, 1), default=1.0, show_default=True,
+@click.option("--top-p", type=Finite(0, 1), default=1.0, show_default=True,
               help="Keep the likeliest tokens of total probability p.")  # fmt: skip
-@click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, show_default=True,
+@click.option("--min-p", type=Finite(0, 1), default=0.0, show_default=True,
               help="Keep tokens of at least this share of the best.")  # fmt: skip
 @click.option("-s", "--seed", type=int, default=0, show_default=True,
               help="One seed gives one text; -1 draws one.")  # fmt: skip

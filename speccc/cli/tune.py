@@ -9,7 +9,9 @@ import click
 
 from speccc.cli import output
 from speccc.cli.compile import ISAS, KV_TYPES, one_model, weights_option
+from speccc.cli.numbers import Finite
 from speccc.cli.spelling import Command
+from speccc.compiled import model_file
 from speccc.errors import UnsupportedError
 from speccc.quick_import import without_torch
 from speccc.runtime.destination import artifact_destination
@@ -28,7 +30,7 @@ Examples:
 @click.command("tune", cls=Command, epilog=EPILOG)
 @click.argument("model", required=False)
 @click.option("-m", "--model", "model_flag", metavar="MODEL", help="The same as the argument.")
-@click.option("--budget", type=click.FloatRange(0, min_open=True), default=60.0,
+@click.option("--budget", type=Finite(0, min_open=True), default=60.0,
               metavar="SECONDS", show_default=True,
               help="Time to spend; goes on where it stopped.")  # fmt: skip
 @click.option("-o", "artifact", metavar="FILE", help="Compile into this artifact afterwards.")
@@ -52,7 +54,7 @@ def command(
 
     `speccc compile` uses what was found. Every candidate must give the untuned step's bits.
     """
-    source = Path(output.exists(one_model(model, model_flag)))
+    source = model_file(Path(output.exists(one_model(model, model_flag))))
     if artifact is not None:
         artifact_destination(Path(artifact), source)
     from speccc.driver import CompileOptions, compile_to, tunable
