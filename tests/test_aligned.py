@@ -18,7 +18,9 @@ from speccc.runtime.aligned import ALIGN, PAGES_OF_ITS_OWN, aligned, huge_pages
 @pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (PAGES_OF_ITS_OWN // 4 + 1,)])
 def test_zeros_on_a_cache_line(shape: tuple[int, ...]) -> None:
     array = aligned(shape, np.float32)
-    assert array.shape == shape and array.dtype == np.float32 and not array.any()
+    assert array.shape == shape
+    assert array.dtype == np.float32
+    assert not array.any()
     assert array.ctypes.data % ALIGN == 0 or array.size == 0
 
 
