@@ -79,6 +79,7 @@ class Worker:
         self._limits, self._golden, self._clock = limits or Limits(), golden, clock
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._buffer = b""
         self._started = False
 
@@ -124,7 +125,7 @@ class Worker:
             raise
 
     def close(self) -> None:
-        """Ends the worker and everything it started."""
+        """Ends the worker and everything it started, and removes its temporary files."""
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):
@@ -138,16 +139,24 @@ class Worker:
         if self._errors is not None:
             self._errors.close()
             self._errors = None
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
         self._buffer, self._started = b"", False
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+            # The worker is killed and cannot clean up; what still dies there may yet write.
+            self._scratch = tempfile.TemporaryDirectory(
+                prefix="speccc-", ignore_cleanup_errors=True
+            )
             self._process = subprocess.Popen(
                 [sys.executable, "-m", WORKER, self._suite],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
+                env={**os.environ, "TMPDIR": self._scratch.name},
                 start_new_session=True,
             )
             self._send(self._process, self._payload)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,6 +164,18 @@ def test_what_a_candidate_started_ends_with_it(tmp_path: Path) -> None:
     with Worker(SUITE, Job(tmp_path, {BAD: "leaves_children"}), limits=QUICK) as worker:
         assert measure(worker, BAD).outcome is Outcome.TIMEOUT
         assert wait_until_gone(int((tmp_path / "child.txt").read_text()))
+
+
+def test_a_killed_worker_leaves_no_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with Worker(SUITE, Job(tmp_path, {BAD: "leaves_folder"}), limits=QUICK) as worker:
+        assert measure(worker, BAD).outcome is Outcome.TIMEOUT
+        assert list(scratch.iterdir()) == []
 
 
 ORPHAN = """

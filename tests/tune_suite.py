@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -107,6 +108,9 @@ class Suite:
         if kind == "leaves_children":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
             (self.job.folder / "child.txt").write_text(str(child.pid))
+            kind = "hang"
+        if kind == "leaves_folder":
+            tempfile.mkdtemp()
             kind = "hang"
         name = f"{len(list(self.job.folder.glob('*.c')))}-{os.getpid()}"
         return Library(
