@@ -30,6 +30,8 @@ kernel ffn_gate_up(x: f32[m, 32], norm: f32[32], w: u8[640], y: f32[m, 16])
   scratch xs: f32[m, 1]
   scratch xi: i32[m, 1]
   scratch xm: f32[m, 1]
+  scratch amax: f32[1, 1]
+  scratch inverse: f32[1, 1]
   scratch line: f32[1, 32]
   for r in 0..m
     tile square: f32[1]
@@ -37,15 +39,15 @@ kernel ffn_gate_up(x: f32[m, 32], norm: f32[32], w: u8[640], y: f32[m, 16])
     square[0] = sum(x[r, c] * x[r, c] for c < 32)
     factor[0] = 1.0 / sqrt(fma(square[0], 0.03125, 1e-05))
     line[0, c.1] = (x[r, c.1] * factor[0]) * norm[c.1] for c.1 < 32
-    tile amax: f32[1]
-    tile inverse: f32[1]
     for b in 0..1
-      amax[0] = max(abs(line[0, (b * 32) + t]) for t < 32)
-      xs[r, b] = amax[0] / 127.0
-      inverse[0] = select(0.0 < amax[0], 127.0 / amax[0], 0.0)
-      xq[r, (b * 32) + t.1] = i8(rint(line[0, (b * 32) + t.1] * inverse[0])) for t.1 < 32
-      xi[r, b] = sum(i32(xq[r, (b * 32) + t.2]) for t.2 < 32)
-      xm[r, b] = xs[r, b] * f32(xi[r, b])
+      amax[0, b] = max(abs(line[0, (b * 32) + t]) for t < 32)
+    xs[r, b.1] = amax[0, b.1] / 127.0 for b.1 < 1
+    inverse[0, b.2] = select(0.0 < amax[0, b.2], 127.0 / amax[0, b.2], 0.0) for b.2 < 1
+    for b.3 in 0..1
+      xq[r, (b.3 * 32) + t.1] = i8(rint(line[0, (b.3 * 32) + t.1] * inverse[0, b.3])) for t.1 < 32
+    for b.4 in 0..1
+      xi[r, b.4] = sum(i32(xq[r, (b.4 * 32) + t.2]) for t.2 < 32)
+    xm[r, b.5] = xs[r, b.5] * f32(xi[r, b.5]) for b.5 < 1
   share panel < 1
     row_tiles row < m
       width 1
