@@ -75,7 +75,8 @@ class AdaptiveController:
 
     `draft_ms` is the drafter's time per token: 0 for a lookup, whose draft is seen before the
     choice; otherwise `limit` chooses, as the time is spent once the draft is there. `prior` is the
-    chance of a first token that comes without a grade.
+    chance of a first token that comes without a grade. `costs` are those of an earlier request, if
+    they are for drafts as long and as dear: a machine stays as it is when the text changes.
     """
 
     cost: VerifyCost = FLAT_GUESS
@@ -85,6 +86,7 @@ class AdaptiveController:
     exploration: float = 0.01
     stake: float = 1.0
     acceptance: Acceptance = field(default_factory=Acceptance)
+    costs: RoundCost | None = None
     _costs: RoundCost = field(init=False)
     _ledger: float = field(init=False)
     _saved: float = field(default=0.0, init=False)
@@ -92,7 +94,10 @@ class AdaptiveController:
 
     def __post_init__(self) -> None:
         _check_length(self.max_draft)
-        self._costs = RoundCost(self.cost, self.max_draft + 1, self.draft_ms)
+        known, most = self.costs, self.max_draft + 1
+        if known is None or not known.serves(self.cost, most, self.draft_ms):
+            known = RoundCost(self.cost, most, self.draft_ms)
+        self._costs = self.costs = known
         self._ledger = self.stake
 
     @property

@@ -57,6 +57,10 @@ class RoundCost:
         self._times = [self.table.at(w) + self.extra * (w - 1) for w in range(1, self.most + 1)]
         self._logs = [math.log(ms) for ms in self._times]
 
+    def serves(self, table: VerifyCost, most: int, extra: float) -> bool:
+        """Whether these are costs of such rounds."""
+        return (self.table, self.most, self.extra) == (table, most, extra)
+
     def observe(self, width: int, ms: float) -> None:
         """A round of `width` rows took `ms`."""
         self._rounds += 1
@@ -89,7 +93,7 @@ class RoundCost:
     def _refresh(self) -> None:
         seen = [
             (width, seen, len(seen.logs) * FADE ** (self._rounds - seen.last))
-            for width, seen in self._seen.items()
+            for width, seen in list(self._seen.items())  # another request may add one meanwhile
         ]
         medians = {width: _lower_median(one.logs) for width, one, _ in seen}
         if medians:

@@ -25,13 +25,14 @@ from speccc.runtime.generate import generate as run_generate
 from speccc.runtime.give_back import give_back
 from speccc.runtime.manifest import DRAFTERS, TARGETS, Facts, read_facts
 from speccc.runtime.ngram import NgramDrafter
+from speccc.runtime.round_cost import RoundCost
 from speccc.runtime.rows import whole_number
 from speccc.runtime.sampling import SamplingParams
 from speccc.runtime.session import CpuSession, StepSession, StepSpec
 from speccc.runtime.step_spec import read_step
 from speccc.runtime.stream_text import Piece
 from speccc.runtime.tokenizer import Tokenizer
-from speccc.runtime.verify_cost import VerifyCost
+from speccc.runtime.verify_cost import FLAT_GUESS, VerifyCost
 
 if TYPE_CHECKING:
     from speccc.runtime.chat import ChatTemplate
@@ -110,6 +111,7 @@ class Model:
             entries.manifest, self._spec, self.tokenizer.vocab_size, where
         )
         self._weights: Bytes | None = None
+        self._costs: dict[int, RoundCost] = {}
         entries.forget()
         give_back()
 
@@ -230,7 +232,7 @@ class Model:
             max_tokens=max_tokens,
             sampling=SamplingParams(temperature, top_k, top_p, min_p, seed),
             drafter=self.drafter(drafter),
-            controller=self._controller(),
+            controller=self._controller(live.threads),
             stop_strings=(stop,) if isinstance(stop, str) else tuple(stop),
             stop_ids=self.tokenizer.eos_ids,
             on_progress=on_progress,
@@ -264,9 +266,14 @@ class Model:
             raise InputError(f"drafter {name!r}: choose {' or '.join(DRAFTERS)} (--spec-type)")
         return NgramDrafter() if name == "ngram" else None
 
-    def _controller(self) -> AdaptiveController:
+    def _controller(self, threads: int) -> AdaptiveController:
+        """One for a request: what texts accept is learnt anew, what rounds cost is kept."""
         times = self._facts.verify_ms
-        return AdaptiveController(VerifyCost.from_table(times)) if times else AdaptiveController()
+        cost = VerifyCost.from_table(times) if times else FLAT_GUESS
+        controller = AdaptiveController(cost, costs=self._costs.get(threads))
+        if controller.costs is not None:
+            self._costs[threads] = controller.costs
+        return controller
 
 
 def _tokenizer(entries: Entries, where: str) -> Tokenizer:

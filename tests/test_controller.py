@@ -151,6 +151,25 @@ def test_an_emptied_ledger_stops_even_promising_drafts() -> None:
     assert controller.choose(sure) == 1
 
 
+def test_costs_of_an_earlier_request_are_believed_and_its_text_is_not() -> None:
+    """A table that calls drafts free is corrected once, not once a request."""
+    first = AdaptiveController(FLAT)
+    feed(first, LONG, [0] * 400, STEEP)
+    again = AdaptiveController(FLAT, costs=first.costs)
+    assert again.costs is first.costs
+    assert again.ledger == again.stake
+    fresh = feed(AdaptiveController(FLAT), LONG, [0] * 5, STEEP)
+    assert loss(feed(again, LONG, [0] * 5, STEEP), STEEP) < loss(fresh, STEEP)
+
+
+def test_costs_of_other_rounds_are_not_taken() -> None:
+    first = AdaptiveController(FLAT)
+    for other in (AdaptiveController(STEEP, costs=first.costs),
+                  AdaptiveController(FLAT, 7, costs=first.costs),
+                  AdaptiveController(FLAT, draft_ms=0.1, costs=first.costs)):  # fmt: skip
+        assert other.costs is not first.costs
+
+
 def test_a_table_that_is_wrong_is_corrected() -> None:
     """Steep where it says flat: drafting stops; flat where it says steep: drafting starts."""
     drafts = itertools.cycle([0, 0, 0, 1])  # every fourth draft is good for one token

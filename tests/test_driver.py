@@ -136,8 +136,21 @@ def test_verify_cost_is_in_the_manifest(tmp_path: Path, monkeypatch: pytest.Monk
     assert [int(w) for w in table] == list(verify_cost.WIDTHS)
     assert list(table.values()) == sorted(table.values())
     assert list(model.manifest["verify_cost"]["measured_ms"]) == list(table)
-    controller = model._controller()
+    controller = model._controller(2)
     assert controller.cost.at(3) == table["3"]
+
+
+def test_what_rounds_cost_is_kept_between_requests(tmp_path: Path) -> None:
+    model = speccc.compile(model_file(SPEC, tmp_path))
+    session = model.session(threads=1)
+    model.generate([1, 2, 3], max_tokens=20, session=session)
+    first = model._costs[1]
+    seen = first._rounds
+    assert seen > 0
+    session.truncate(0)
+    model.generate([1, 2, 3], max_tokens=20, session=session)
+    assert model._costs == {1: first}
+    assert first._rounds > seen
 
 
 def test_a_second_compile_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from speccc.runtime.controller import AdaptiveController
 from speccc.runtime.generate import Generation, collect, generate
 from speccc.runtime.ngram import NgramDrafter
 from speccc.runtime.protocols import Logits, Session
+from speccc.runtime.round_cost import RoundCost
 from speccc.runtime.verify_cost import FLAT_GUESS, VerifyCost
 
 PREFILL_ROWS = 512  # llama.cpp's default micro-batch
@@ -132,6 +133,7 @@ class LlamaEngine:
         self._context = context
         self._threads = threads
         self._session: LlamaSession | None = None
+        self._costs: RoundCost | None = None
 
     def facts(self) -> dict[str, object]:
         return {"engine": "llama.cpp", "version": f"llama-cpp-python {version('llama-cpp-python')}"}
@@ -154,6 +156,8 @@ class LlamaEngine:
         session = self._session or self.session()
         session.truncate(0)
         known = VerifyCost.from_table(cost) if cost else FLAT_GUESS
+        controller = AdaptiveController(known, costs=self._costs)
+        self._costs = controller.costs  # kept from request to request, as our own engine does
         return collect(
             generate(
                 session,
@@ -161,7 +165,7 @@ class LlamaEngine:
                 tokens,
                 max_tokens=count,
                 drafter=NgramDrafter() if drafter == "ngram" else None,
-                controller=AdaptiveController(known),
+                controller=controller,
                 stop_ids=self._stop_ids,
                 prefill_chunk=PREFILL_ROWS,
             )
