@@ -19,7 +19,8 @@ test: $(VENV)/.installed-dev lint types check
 
 check: $(VENV)/.installed-dev
 	$(PY) -m speccc.models
-	$(PY) -m pytest -rs -q -n auto --maxprocesses 4 --dist loadfile
+	$(PY) -m pytest -rs -q -n auto --maxprocesses 4 --dist loadfile \
+	  --no-loadscope-reorder
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check

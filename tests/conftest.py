@@ -16,6 +16,18 @@ settings.register_profile("ci", settings.get_profile("local"), derandomize=True,
 settings.load_profile("ci" if os.environ.get("CI") in ("1", "true") else "local")
 
 
+LONGEST = ("sycl_plan", "triton_workers", "metal_plan", "triton_step", "vulkan_target",
+           "bit_identity", "fragment_plan", "top", "device_cli", "cpu_tile", "drivers_sycl",
+           "numerics", "requantize", "vulkan_session", "activations")  # fmt: skip
+"""Files by what they take: they are handed out first, so that no process is left with one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, in the order above."""
+    rank = {f"test_{name}": n for n, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--update-golden` for `golden_text`."""
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
