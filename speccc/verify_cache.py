@@ -31,22 +31,30 @@ def known_or_measured(
 ) -> VerifyTable:
     """The table kept under the keys, by width; else what `measure` finds, which is then kept.
 
-    A table that was measured on a busy machine is measured again, up to `TRIES` times in all. Of
-    several measurements of a width the lowest median counts: other work only adds to a time.
+    A busy machine is measured again at once, up to `TRIES` times in all: what is kept, noisy or
+    not, is not measured another time. Of several measurements of a width the lowest median counts:
+    other work only adds to a time.
     """
     try:
         cache = TuneCache(user_cache.folder("tune"), notice=notice)
     except SpecccError as error:
         notice(f"T(m) is not kept: {error}")
-        return measure()
+        return _quietest(_measured(measure))
     with cache:
         tables = _known(cache, keys, notice)
-        table = _quietest(tables)
-        if table is None or (table.noisy and len(tables) < TRIES):
-            fresh = measure()
-            _keep(cache, [_record(keys[w], ms) for w, ms in fresh.samples.items()], notice)
-            table = _quietest([*tables, fresh]) or fresh
-    return table
+        if not tables:
+            tables = _measured(measure)
+            records = [_record(keys[w], ms) for t in tables for w, ms in t.samples.items()]
+            _keep(cache, records, notice)
+    return _quietest(tables)
+
+
+def _measured(measure: Callable[[], VerifyTable]) -> list[VerifyTable]:
+    """As many measurements as it takes until what they show together is not noisy."""
+    tables = [measure()]
+    while _quietest(tables).noisy and len(tables) < TRIES:
+        tables.append(measure())
+    return tables
 
 
 def verify_keys(
@@ -91,10 +99,8 @@ def _known(cache: TuneCache, keys: Mapping[int, TuneKey], notice: Notice) -> lis
     return [VerifyTable(run) for run in runs]
 
 
-def _quietest(tables: Sequence[VerifyTable]) -> VerifyTable | None:
-    """Of each width the samples with the lowest median; None without a table."""
-    if not tables:
-        return None
+def _quietest(tables: Sequence[VerifyTable]) -> VerifyTable:
+    """Of each width the samples with the lowest median of at least one table."""
     widths = tables[0].samples
     return VerifyTable({w: min((t.samples[w] for t in tables), key=median) for w in widths})
 

@@ -175,22 +175,25 @@ def test_times_of_a_stranger_are_not_believed() -> None:
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_busy_machine_is_asked_again_but_not_for_ever() -> None:
-    tables = iter([busy(3.0), busy(2.0), busy(4.0)])
-    found = [known_or_measured(KEYS, lambda: next(tables)) for _ in range(5)]
-    assert [table.measured[1] / (900 * COST[1]) for table in found] == pytest.approx(
-        [3, 2, 2, 2, 2]
-    )
+@pytest.mark.parametrize(
+    ("measured", "factor"),
+    [
+        ([busy(3.0), busy(2.0), busy(4.0)], 2.0),
+        ([busy(3.0), quiet()], 1.0),
+        ([quiet()], 1.0),
+    ],
+    ids=["always busy", "busy once", "quiet"],
+)
+def test_a_busy_machine_is_asked_again_at_once_but_not_for_ever(
+    measured: list[VerifyTable], factor: float
+) -> None:
+    tables = iter(measured)
+    first = known_or_measured(KEYS, lambda: next(tables))
     assert next(tables, None) is None
-    assert all(table.noisy for table in found)
-
-
-@pytest.mark.usefixtures("cache")
-def test_a_quiet_measurement_ends_the_asking() -> None:
-    tables = iter([busy(3.0), quiet()])
-    found = [known_or_measured(KEYS, lambda: next(tables)) for _ in range(3)]
-    assert [table.noisy for table in found] == [True, False, False]
-    assert found[2].measured == pytest.approx(quiet().measured)
+    assert first.measured[1] == pytest.approx(factor * 900 * COST[1])
+    assert first.noisy == (factor > 1)
+    second = known_or_measured(KEYS, lambda: pytest.fail("measured again"))
+    assert second.measured == pytest.approx(first.measured)
 
 
 @pytest.mark.usefixtures("cache")
