@@ -12,7 +12,7 @@ import click
 
 from speccc import compiled
 from speccc.cli import output
-from speccc.cli.compile import ACTIVATIONS, ISAS, KV_TYPES, one_model, weights_option
+from speccc.cli.compile import ISAS, KV_TYPES, activations_option, one_model, weights_option
 from speccc.cli.numbers import number_list
 from speccc.cli.spelling import Command
 from speccc.errors import InputError
@@ -57,8 +57,7 @@ MOST_ROWS = 64
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="KV format to compile a model file for.")  # fmt: skip
 @weights_option
-@click.option("--activations", type=click.Choice(ACTIVATIONS), default="int8", show_default=True,
-              help="How activations are quantised for weights that take it.")  # fmt: skip
+@activations_option
 @click.option("-v", "--verbose", is_flag=True, help="Show the settings as well.")
 @output.json_option
 def command(

@@ -22,6 +22,13 @@ weights_option = click.option(
     type=click.Choice(WEIGHTS),
     help="Store the layers' matrices in this format [default: the model's].",
 )
+activations_option = click.option(
+    "--activations",
+    type=click.Choice(ACTIVATIONS),
+    default="int8",
+    show_default=True,
+    help="How activations are quantised for weights that take it.",
+)
 
 EPILOG = """\b
 Examples:
@@ -49,8 +56,7 @@ Examples:
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="Number format of the KV cache.")  # fmt: skip
 @weights_option
-@click.option("--activations", type=click.Choice(ACTIVATIONS), default="int8", show_default=True,
-              help="How activations are quantised for weights that take it.")  # fmt: skip
+@activations_option
 @click.option("--tune", "tune_seconds", type=Finite(0), default=10.0,
               metavar="SECONDS", show_default=True,
               help="Time to find schedules if none are known here yet; 0 for none.")  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from speccc.cli import output
-from speccc.cli.compile import ACTIVATIONS, KV_TYPES, one_model, own_name, weights_option
+from speccc.cli.compile import KV_TYPES, activations_option, one_model, own_name, weights_option
 from speccc.cli.spelling import Command
 from speccc.compiled import model_file
 
@@ -29,8 +29,7 @@ Examples:
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="Number format of the KV cache.")  # fmt: skip
 @weights_option
-@click.option("--activations", type=click.Choice(ACTIVATIONS), default="int8", show_default=True,
-              help="How activations are quantised for weights that take it.")  # fmt: skip
+@activations_option
 @click.option("--strict", is_flag=True, help="Fail when a tool of the target is missing here.")
 @click.option(
     "--list", "list_all", is_flag=True, help="List the targets and what is known of them."

@@ -13,7 +13,15 @@ import click
 
 from speccc import compiled
 from speccc.cli import output
-from speccc.cli.compile import ISAS, KV_TYPES, one_model, print_passes, print_plan, weights_option
+from speccc.cli.compile import (
+    ISAS,
+    KV_TYPES,
+    activations_option,
+    one_model,
+    print_passes,
+    print_plan,
+    weights_option,
+)
 from speccc.cli.numbers import Finite
 from speccc.cli.spelling import Command, spec_type
 from speccc.errors import InputError
@@ -85,6 +93,7 @@ class Sampling:
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="KV format to compile a model file for.")  # fmt: skip
 @weights_option
+@activations_option
 @click.option("-v", "--verbose", is_flag=True, help="Show compile passes, memory and statistics.")
 @output.json_option
 def command(
@@ -110,6 +119,7 @@ def command(
     isa: str,
     kv: str,
     weights: str | None,
+    activations: str,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -121,7 +131,7 @@ def command(
     sampling = Sampling(
         temperature, top_k, top_p, min_p, secrets.randbits(31) if seed < 0 else seed
     )
-    options = compiled.Options(target, isa, kv, context, weights)
+    options = compiled.Options(target, isa, kv, context, weights, activations)
     with output.progress() as report:
         loaded = compiled.open_any(path, options, report)
         tokens = _tokens(loaded, text, system, chat=chat, raw=raw)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from speccc.cli import output
-from speccc.cli.compile import ISAS, KV_TYPES, one_model, weights_option
+from speccc.cli.compile import ISAS, KV_TYPES, activations_option, one_model, weights_option
 from speccc.cli.numbers import Finite
 from speccc.cli.spelling import Command
 from speccc.compiled import model_file
@@ -39,6 +39,7 @@ Examples:
 @click.option("--kv", type=click.Choice(KV_TYPES), default="f16", show_default=True,
               help="Number format of the KV cache.")  # fmt: skip
 @weights_option
+@activations_option
 @output.json_option
 def command(
     model: str | None,
@@ -48,6 +49,7 @@ def command(
     isa: str,
     kv: str,
     weights: str | None,
+    activations: str,
     as_json: bool,
 ) -> None:
     """Measure schedules for MODEL (a GGUF file or a Hugging Face folder) and keep the results.
@@ -63,7 +65,7 @@ def command(
 
     if not runs_here(by_name(isa)):
         raise UnsupportedError(f"--isa {isa}: this CPU cannot run it: tune on one that can")
-    options = CompileOptions(isa=isa, kv=kv, weights=weights)
+    options = CompileOptions(isa=isa, kv=kv, weights=weights, activations=activations)
     with output.progress() as report, without_torch():
         problem, done = tune_here(tunable(source, options, report), budget, told(report))
         if artifact is not None:
