@@ -16,6 +16,7 @@ import numpy.typing as npt
 from speccc.errors import VerifyError
 from speccc.ir.expr import Apply, Expr, Fn, Load, LoadBytes, Var
 from speccc.ir.interp_expr import evaluate, fma
+from speccc.ir.matrix_engine import holds
 from speccc.ir.packed import PANEL
 from speccc.ir.tile import (
     LANES,
@@ -264,6 +265,9 @@ def _run_dot(s: Dot, env: Env, worker: _Worker) -> None:
     k = np.arange(lo, hi, dtype=np.int64)
     a = np.broadcast_to(evaluate(s.a, {**env, s.i: i, s.k: k[None, :]}, read), (rows, hi - lo))
     b = np.broadcast_to(evaluate(s.b, {**env, s.j: j, s.k: k[:, None]}, read), (hi - lo, cols))
+    for name, values in (("a", a), ("b", b)):
+        if s.engine is not None and not holds(s.engine, values).all():
+            raise VerifyError(f"dot into {s.acc.name}: {name} has values that are no {s.engine}")
     acc = _gather(worker, s.acc, store, (i, j))
     for n in range(hi - lo):
         acc = fma(a[:, n : n + 1], b[n : n + 1], acc)

@@ -124,6 +124,8 @@ class Dot:
     """acc[i, j] = fma(a, b, acc[i, j]) for k = lo..hi-1 in that order.
 
     `a` reads i and k, `b` reads k and j; acc is a TILE of [rows, 16]; i, j, k are `Axis` variables.
+    With `engine` both are values of that type, `b` as it is stored, and a target may leave the sum
+    to a matrix engine with f32 accumulators: another class of bits (`speccc.ir.matrix_engine`).
     """
 
     acc: Buf
@@ -134,6 +136,7 @@ class Dot:
     hi: Expr | int
     a: Expr
     b: Expr
+    engine: DType | None = None
 
 
 @dataclass(frozen=True, slots=True)

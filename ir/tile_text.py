@@ -200,7 +200,8 @@ def _reduce(s: Reduce, t: _Text) -> str:
 def _dot(s: Dot, t: _Text) -> str:
     i, j, k = t.name(s.i), t.name(s.j), t.name(s.k)
     span = f"{k} in {t.expr(s.lo)}..{t.expr(s.hi)}"
-    return f"{t.name(s.acc)}[{i}, {j}] += dot({t.expr(s.a)}, {t.expr(s.b)}, {span})"
+    word = "dot" if s.engine is None else f"dot.{s.engine}"
+    return f"{t.name(s.acc)}[{i}, {j}] += {word}({t.expr(s.a)}, {t.expr(s.b)}, {span})"
 
 
 def _scaled_dot(s: ScaledDot, t: _Text) -> str:

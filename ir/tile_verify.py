@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from speccc.errors import VerifyError
 from speccc.ir.expr import Apply, Const, Expr, Fn, Load, LoadBytes, Var, children, variables
+from speccc.ir.matrix_engine import ENGINES, stored
 from speccc.ir.packed import BLOCK
 from speccc.ir.plan import Plan, phases
 from speccc.ir.tile import (
@@ -274,6 +275,10 @@ def _dot(s: Dot, scope: _Scope) -> None:
             raise scope.error(f"{name} reads {foreign.name}, an axis of the other operand")
         if any(read.buf is s.acc for read in _loads(e)):
             raise scope.error(f"{name} reads the accumulator")
+    if s.engine is not None and s.engine not in ENGINES:
+        raise scope.error(f"no matrix engine takes {s.engine}")
+    if s.engine is not None and stored(s.engine, s.b) is None:
+        raise scope.error(f"b is no {s.engine} as it is stored")
 
 
 def _scaled_dot(s: ScaledDot, scope: _Scope) -> None:

@@ -12,7 +12,7 @@ from speccc.errors import VerifyError
 from speccc.ir import expr as ex
 from speccc.ir.expr import Apply, Const, Expr, Fn, Load, LoadBytes, Var
 from speccc.ir.formats import FORMATS
-from speccc.ir.packed import PackedMatrix
+from speccc.ir.packed import PackedMatrix, load_le
 from speccc.ir.tile import (
     Alloc,
     Axis,
@@ -31,7 +31,7 @@ from speccc.ir.tile import (
     Stmt,
 )
 from speccc.ir.tile_verify import verify_kernel
-from speccc.ir.types import BF16, F16, F32, I8, I32, INDEX, U8
+from speccc.ir.types import BF16, E4M3, F16, F32, I8, I32, INDEX, U8, DType
 
 M, U, R, C, K, J = (Var(name) for name in "murckj")
 X, Y = Buf("x", (M, 32), F32), Buf("y", (M, 32), F32)
@@ -64,14 +64,17 @@ def tiles(*widths: int) -> Kernel:
     return shared(RowTiles(R, M, tuple((w, body) for w in widths)))
 
 
-def dot(a: Expr, b: Expr, acc: Buf = TILE, lo: Expr | int = 0) -> Kernel:
+def dot(
+    a: Expr, b: Expr, acc: Buf = TILE, lo: Expr | int = 0, engine: DType | None = None
+) -> Kernel:
     """acc = 0; acc += a . b over (r, j, k)."""
     i, j = Var("i"), Var("j")
     zero = Map(acc, (i, j), (Axis(i, 2), Axis(j, 16)), f(0.0))
-    return shared(Alloc(acc), zero, Dot(acc, R, J, K, lo, 4, a, b))
+    return shared(Alloc(acc), zero, Dot(acc, R, J, K, lo, 4, a, b, engine))
 
 
 A, B = Load(X, (R, K)), Load(Y, (K, J))
+AT = ex.add(ex.mul(K, 32), ex.mul(J, 2))
 
 
 def scaled(
@@ -115,6 +118,9 @@ GOOD: dict[str, Kernel] = {
     "widths": tiles(8, 4, 2, 1),
     "widths in any order": tiles(1, 3, 2),
     "dot": dot(A, B),
+    "dot of f16": dot(A, load_le(BYTES, AT, F16), engine=F16),
+    "dot of bf16": dot(A, load_le(BYTES, AT, BF16), engine=BF16),
+    "dot of e4m3": dot(A, load_le(BYTES, AT, E4M3), engine=E4M3),
     "scaled": scaled(),
     "scaled fma of product": mapped(ex.fma(X_AT, X_AT, PRODUCT)),
     "difference of integers": mapped(cast(ex.sub(ex.mul(U, 3), 1), F32)),
@@ -277,6 +283,16 @@ BAD: dict[str, tuple[Callable[[], Kernel], str]] = {
     "ragged accumulator": (
         lambda: dot(A, B, Buf("acc", (2, 24), F32, Mem.TILE)),
         "24 columns, not a multiple of 16",
+    ),
+    "an engine of f32": (lambda: dot(A, B, engine=F32), "dot acc: no matrix engine takes f32"),
+    "an engine's b of f32": (lambda: dot(A, B, engine=F16), "b is no f16 as it is stored"),
+    "an engine's b of another type": (
+        lambda: dot(A, load_le(BYTES, AT, F16), engine=BF16),
+        "b is no bf16 as it is stored",
+    ),
+    "an engine's b times two": (
+        lambda: dot(A, ex.mul(load_le(BYTES, AT, E4M3), 2.0), engine=E4M3),
+        "b is no e4m3 as it is stored",
     ),
     "two panels": (
         lambda: scaled(acc=Buf("acc", (2, 32), F32, Mem.TILE)),
