@@ -8,6 +8,8 @@ ordered in front of it where that saves barriers inside, which would be met in e
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from speccc.ir.fragment import Access, Barrier, accesses, bounds, loads, walk
 from speccc.ir.tile import For, RowTiles, Share, Stmt
 
@@ -17,7 +19,7 @@ NOTHING: State = frozenset()
 
 def insert_barriers(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """The statements of a kernel, with barriers."""
-    return _block(body, NOTHING)[0]
+    return _Flow().block(body, NOTHING)[0]
 
 
 def conflict(a: Access, b: Access) -> bool:
@@ -27,25 +29,68 @@ def conflict(a: Access, b: Access) -> bool:
     return a.lanes is None or a.lanes != b.lanes
 
 
-def _block(body: tuple[Stmt, ...], state: State) -> tuple[tuple[Stmt, ...], State]:
-    out: list[Stmt] = []
-    for s in body:
-        loop = isinstance(s, (For, Share, RowTiles))
-        own = _bounds(s) if loop else accesses(s)
-        if any(conflict(a, b) for a in state for b in own):
-            out.append(Barrier())
-            state = NOTHING
-        if loop:
-            inside, after = _loop(s, state | own)
-            alone, alone_after = _loop(s, own)
-            if state and _barriers(alone) < _barriers(inside):
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """The data-flow of one kernel, and what it has found out.
+
+    Fixed points of nested loops come to the same statements again and again: without a memory the
+    time would grow with a power of the depth. The kernel keeps its statements alive, so an `id` is
+    that of one statement.
+    """
+
+    own: dict[int, State] = field(default_factory=dict)
+    loops: dict[tuple[int, State], tuple[Stmt, State]] = field(default_factory=dict)
+
+    def block(self, body: tuple[Stmt, ...], state: State) -> tuple[tuple[Stmt, ...], State]:
+        """Statements entered in `state`, with barriers, and the state behind them."""
+        out: list[Stmt] = []
+        for s in body:
+            loop = isinstance(s, (For, Share, RowTiles))
+            if id(s) not in self.own:
+                self.own[id(s)] = _bounds(s) if loop else accesses(s)
+            own = self.own[id(s)]
+            if any(conflict(a, b) for a in state for b in own):
                 out.append(Barrier())
-                inside, after = alone, alone_after
-            s, state = inside, after
-        else:
-            state |= own
-        out.append(s)
-    return tuple(out), state
+                state = NOTHING
+            if loop:
+                inside, after = self.loop(s, state | own)
+                alone, alone_after = self.loop(s, own)
+                if state and _barriers(alone) < _barriers(inside):
+                    out.append(Barrier())
+                    inside, after = alone, alone_after
+                s, state = inside, after
+            else:
+                state |= own
+            out.append(s)
+        return tuple(out), state
+
+    def loop(self, s: Stmt, state: State) -> tuple[Stmt, State]:
+        """A loop entered in `state`: right after itself too, and it may not run."""
+        if (id(s), state) not in self.loops:
+            self.loops[id(s), state] = self._fixed_point(s, state)
+        return self.loops[id(s), state]
+
+    def _fixed_point(self, s: Stmt, state: State) -> tuple[Stmt, State]:
+        while True:
+            after = state
+            if isinstance(s, RowTiles):
+                variants = []
+                for width, block in s.variants:
+                    body, end = self.block(block, state)
+                    variants.append((width, body))
+                    after |= end
+                out: Stmt = RowTiles(s.var, s.extent, tuple(variants))
+            elif isinstance(s, For):
+                body, end = self.block(s.body, state)
+                out, after = For(s.var, s.lo, s.hi, body), after | end
+            elif isinstance(s, Share):
+                body, end = self.block(s.body, state)
+                out, after = Share(s.var, s.extent, body), after | end
+            else:
+                return s, state
+            if after == state:
+                return out, state
+            state = after
 
 
 def _barriers(s: Stmt) -> int:
@@ -54,27 +99,3 @@ def _barriers(s: Stmt) -> int:
 
 def _bounds(s: Stmt) -> State:
     return frozenset(Access(r.buf, False, None) for e in bounds(s) for r in loads(e))
-
-
-def _loop(s: Stmt, state: State) -> tuple[Stmt, State]:
-    """A loop entered in `state`: its body must be right after itself too, and it may not run."""
-    while True:
-        after = state
-        if isinstance(s, RowTiles):
-            variants = []
-            for width, block in s.variants:
-                body, end = _block(block, state)
-                variants.append((width, body))
-                after |= end
-            out: Stmt = RowTiles(s.var, s.extent, tuple(variants))
-        elif isinstance(s, For):
-            body, end = _block(s.body, state)
-            out, after = For(s.var, s.lo, s.hi, body), after | end
-        elif isinstance(s, Share):
-            body, end = _block(s.body, state)
-            out, after = Share(s.var, s.extent, body), after | end
-        else:
-            return s, state
-        if after == state:
-            return out, state
-        state = after
