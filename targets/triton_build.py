@@ -22,7 +22,7 @@ from speccc.targets.build_error import BuildError
 if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget
 
-CUDA_ARCHS = (80, 86, 89, 90, 100, 120)
+CUDA_ARCHS = (80, 86, 89, 90, 100, 103, 120)
 # Lanes of a wave: 64 on GCN and CDNA, 32 on RDNA.
 ROCM_WAVES = {"gfx906": 64, "gfx942": 64, "gfx950": 64, "gfx1100": 32, "gfx1151": 32, "gfx1201": 32}
 

@@ -258,7 +258,7 @@ def test_a_wrong_scale_shows(machine: TritonMachine) -> None:
         assert not same_bits(stepped(machine, spoiled, arrays, {size: 2})[bufs[2]], expected)
 
 
-INSTRUCTION = {100: "tcgen05.mma", 120: "mma.sync"}
+INSTRUCTION = {100: "tcgen05.mma", 103: "tcgen05.mma", 120: "mma.sync"}
 
 
 @pytest.mark.parametrize("arch", CUDA_ARCHS)

@@ -19,8 +19,8 @@ WANTED = set(
     re.findall(
         r"\S+",
         """
-cuda:sm_80 cuda:sm_86 cuda:sm_89 cuda:sm_90 cuda:sm_100 cuda:sm_120
-cuda:rtx3090 cuda:rtx4090 cuda:rtx5090 cuda:rtxpro6000 cuda:h100 cuda:h200 cuda:b200
+cuda:sm_80 cuda:sm_86 cuda:sm_89 cuda:sm_90 cuda:sm_100 cuda:sm_103 cuda:sm_120
+cuda:rtx3090 cuda:rtx4090 cuda:rtx5090 cuda:rtxpro6000 cuda:h100 cuda:h200 cuda:b200 cuda:b300
 rocm:gfx906 rocm:gfx942 rocm:gfx950 rocm:gfx1100 rocm:gfx1151 rocm:gfx1201
 rocm:mi50 rocm:mi300x rocm:mi355x rocm:rx7900xtx rocm:rx9070xt rocm:strixhalo
 vulkan:rdna3 vulkan:rdna3.5 vulkan:rdna4 vulkan:lavapipe vulkan:rx7900xtx
@@ -76,6 +76,8 @@ def test_what_no_maker_says_is_marked() -> None:
         "vulkan:alchemist.subgroup", "vulkan:xe2.subgroup", "vulkan:xe2.matrix",
         "b70.bandwidth", "b70.memory", "b70.units", "b70.i8",
         "a770.bandwidth", "a770.memory", "a770.units",
+        "b200.i8", "b300.f16", "b300.bf16", "b300.fp8", "b300.i8", "rtxpro6000.i8",
+        "mi355x.i8", "rx7900xtx.i8", "strixhalo.f16", "strixhalo.i8",
     }  # fmt: skip
     assert profile_document(profile("vulkan:xe2"))["matrix"]["estimated"]  # type: ignore[index, call-overload]
 

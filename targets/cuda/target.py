@@ -10,12 +10,12 @@ from speccc.targets.triton.target import TritonTarget
 from speccc.targets.triton_build import Built, TritonKernel, build_cuda
 
 WARP = 32
-FP4 = {100: Fp4(128, 16, inline=True), 120: Fp4(16, 8)}
+FP4 = {arch: Fp4(128, 16, inline=True) for arch in (100, 103)} | {120: Fp4(16, 8)}
 """`tcgen05.mma` and `mma.sync` of kind mxf4nvf4, as Triton 3.9 makes them of `tl.dot_scaled`."""
-UNITS = {100: 2}
+UNITS = {100: 2, 103: 2}
 """Most panels of an int8 tile. From 64 rows on Triton 3.9 takes `tcgen05.mma` on sm_100, and then
-fails: it has none of 8 columns, and none in a function that a kernel calls. On sm_90 tiles of 64
-rows become `wgmma`."""
+fails: it has none of 8 columns, and none in a function that a kernel calls; sm_103 has none of int8
+at all. On sm_90 tiles of 64 rows become `wgmma`."""
 TOKENS = 8
 """Columns of `mma.sync`'s accumulator, and the least of `wgmma`'s."""
 

@@ -18,6 +18,8 @@ RDNA3_ISA = "https://docs.amd.com/v/u/en-US/rdna3-shader-instruction-set-archite
 RDNA35_ISA = "https://docs.amd.com/v/u/en-US/rdna35_instruction_set_architecture"
 RDNA4_ISA = "https://docs.amd.com/v/u/en-US/rdna4-instruction-set-architecture"
 VEGA7_ISA = "https://docs.amd.com/v/u/en-US/vega-7nm-shader-instruction-set-architecture"
+# Operations of a compute unit in a clock: 512 in f16 and int8 on RDNA 3, 2048 in int8 on RDNA 4.
+WMMA_RATES = "https://gpuopen.com/learn/using_matrix_core_amd_rdna4/"
 RADV = "https://gitlab.freedesktop.org/mesa/mesa/-/blob/main/src/amd/vulkan/radv_physical_device.c"
 
 CDNA3 = (
@@ -141,7 +143,11 @@ DEVICES: tuple[Device, ...] = (
         memory=Fact(288 << 30, SPECS),
         units=Fact(256, SPECS),
         cache=Fact(256 << 20, SPECS),
-        rates=rates({"f16": 2516.6, "bf16": 2516.6, "fp8": 5033.2, "fp4": 10066.3}, MI355X),
+        rates={
+            **rates({"f16": 2516.6, "bf16": 2516.6, "fp8": 5033.2, "fp4": 10066.3}, MI355X),
+            # Instructions of int8 are as wide and take as long as those of fp8.
+            **rates({"i8": 5033.2}, f"{MI355X} {CDNA4_ISA}", estimated=True),
+        },
     ),
     Device(
         "rx7900xtx",
@@ -151,7 +157,10 @@ DEVICES: tuple[Device, ...] = (
         memory=Fact(24 << 30, SPECS),
         units=Fact(96, SPECS),
         cache=Fact(96 << 20, SPECS),
-        rates=rates({"f16": 122.8}, RX_7900_XTX),
+        rates={
+            **rates({"f16": 122.8}, RX_7900_XTX),
+            **rates({"i8": 122.8}, f"{RX_7900_XTX} {WMMA_RATES}", estimated=True),
+        },
     ),
     Device(
         "rx9070xt",
@@ -169,5 +178,8 @@ DEVICES: tuple[Device, ...] = (
         ("rocm:gfx1151", "vulkan:rdna3.5"),
         bandwidth=Fact(256.0, STRIX_HALO),
         units=Fact(40, SPECS),
+        cache=Fact(32 << 20, SPECS),
+        # 40 units at 2.9 GHz.
+        rates=rates({"f16": 59.4, "i8": 59.4}, f"{STRIX_HALO} {WMMA_RATES}", estimated=True),
     ),
 )

@@ -9,6 +9,7 @@ MATRIX_EXTENSION = (
     "sycl_ext_matrix/sycl_ext_oneapi_matrix.asciidoc"
 )
 
+# Both chips of Battlemage, G21 and G31, and PVC have these.
 XMX16 = (
     Matrix("i8", "i8", "i32", 8, 16, 32, least_m=1),
     Matrix("u8", "i8", "i32", 8, 16, 32, least_m=1),
@@ -81,7 +82,8 @@ ARCHS: tuple[Arch, ...] = (
     Arch(
         "vulkan",
         "alchemist",
-        subgroup=Fact(8, MATRIX_EXTENSION, estimated=True),
+        # Its threads have 8, 16 or 32 lanes; a matrix of the driver's has those of one vector.
+        subgroup=Fact(8, OCCUPANCY, estimated=True),
         shared_bytes=Fact(65536, ANV_SHARED),
         matrix=Fact(COOPMAT_DG2, MESA_SHAPES),
         dot4=Fact(True, DP4A),

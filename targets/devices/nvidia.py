@@ -46,6 +46,9 @@ TCGEN05 = (
     Matrix("e2m1", "e2m1", "f32", 128, 256, 64, scale=16),
     Matrix("e2m1", "e2m1", "f32", 128, 256, 64, scale=32),
 )
+# Of kind::i8 an assembler for sm_103a says that it is not supported there: only mma.sync has int8.
+PTXAS_103 = "asked of ptxas 12.9: -arch=sm_103a"
+TCGEN05_103 = tuple(m for m in TCGEN05 if m.a != "i8")
 SM_120 = (
     Matrix("e2m1", "e2m1", "f32", 16, 8, 64, scale=16),
     Matrix("e2m1", "e2m1", "f32", 16, 8, 64, scale=32),
@@ -103,6 +106,7 @@ ARCHS: tuple[Arch, ...] = (
     _cuda("sm_89", 99, AMPERE + FP8, PTX_MMA),
     _cuda("sm_90", 227, AMPERE + FP8 + WGMMA, f"{PTX_MMA} {PTX_WGMMA}"),
     _cuda("sm_100", 227, AMPERE + FP8 + TCGEN05, f"{PTX_MMA} {PTX_TCGEN05}"),
+    _cuda("sm_103", 227, AMPERE + FP8 + TCGEN05_103, f"{PTX_MMA} {PTX_TCGEN05} {PTXAS_103}"),
     _cuda("sm_120", 99, AMPERE + FP8 + SM_120, PTX_MMA),
     _vulkan("turing", COOPMAT_TURING + COOPMAT_SMALL),
     _vulkan("ampere", COOPMAT_TURING + COOPMAT_AMPERE + COOPMAT_SMALL),
@@ -125,6 +129,12 @@ H100 = "https://www.nvidia.com/en-us/data-center/h100/"
 HOPPER = "https://resources.nvidia.com/en-us-tensor-core/gtc22-whitepaper-hopper"
 H200 = "https://www.nvidia.com/en-us/data-center/h200/"
 HGX = "https://www.nvidia.com/en-us/data-center/hgx/"
+# NVIDIA's table of both boards in an article: of eight GPUs, and sparse.
+HGX_COPY = "https://fibermall.com/blog/?p=17161"
+BLACKWELL_ULTRA = (
+    "https://developer.nvidia.com/blog/"
+    "inside-nvidia-blackwell-ultra-the-chip-powering-the-ai-factory-era"
+)
 
 # Of tables that give sparse rates, half is written here. "f16" and "fp8" accumulate in f32.
 HOPPER_RATES = {"f16": 989.5, "bf16": 989.5, "fp8": 1979.0, "i8": 1979.0}
@@ -173,6 +183,8 @@ DEVICES: tuple[Device, ...] = (
         bandwidth=Fact(1792.0, RTX_PRO),
         memory=Fact(96 << 30, RTX_PRO),
         units=Fact(188, RTX_PRO),
+        # Of "4000 AI TOPS", sparse fp4, this architecture has a quarter in dense int8.
+        rates=rates({"i8": 1000.0}, f"{RTX_PRO} {RTX_BLACKWELL}", estimated=True),
     ),
     Device(
         "h100",
@@ -198,6 +210,19 @@ DEVICES: tuple[Device, ...] = (
         ("cuda:sm_100",),
         bandwidth=Fact(8000.0, HGX),
         memory=Fact(180 * 10**9, HGX),
-        rates=rates({"f16": 2250.0, "bf16": 2250.0, "fp8": 4500.0, "fp4": 9000.0}, HGX),
+        rates={
+            **rates({"f16": 2250.0, "bf16": 2250.0, "fp8": 4500.0, "fp4": 9000.0}, HGX),
+            **rates({"i8": 4500.0}, HGX_COPY, estimated=True),
+        },
+    ),
+    Device(
+        "b300",
+        "B300",
+        ("cuda:sm_103",),
+        bandwidth=Fact(8000.0, BLACKWELL_ULTRA),
+        memory=Fact(288 * 10**9, BLACKWELL_ULTRA),
+        rates=rates(
+            {"f16": 2250.0, "bf16": 2250.0, "fp8": 4500.0, "i8": 125.0}, HGX_COPY, estimated=True
+        ),
     ),
 )
