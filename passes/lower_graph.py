@@ -50,7 +50,7 @@ class LowerGraph:
     """Lowers embed, fused, attention and loop nodes; anything else is refused by name.
 
     With `top` the step can give up to so many of a row's largest logits. `activations` is how rows
-    are quantised for weights that take it (`passes/tile_matmul.py`).
+    are rounded for weights that take it (`passes/tile_matmul.py`).
     """
 
     kv: str = "f16"

@@ -15,15 +15,12 @@ from speccc.ir.packed import BLOCK, PackedMatrix
 from speccc.ir.tile import Alloc, Axis, Buf, For, Map, Mem, QuantRows, Red, Reduce, Stmt
 from speccc.ir.types import F32, I8, I32
 from speccc.passes.quantize_rows import Element, Norm, load_row
+from speccc.passes.round_rows import E4M3_NORMAL, E4M3_STEP, LEAST, kept_mantissa
 
 GROUP = 16
 """Codes that share a scale."""
 E2M1_TOP, UE4M3_TOP = 6.0, 448.0
 TOP = E2M1_TOP * UE4M3_TOP
-UE4M3_NORMAL, UE4M3_STEP = 2.0**-6, 2.0**-9
-"""The least normal ue4m3, and the step between those below."""
-LEAST = 1e-30
-"""A row below this is zero: its inverse must be a number."""
 
 
 def fp4_buffers(rows: Expr, k: int) -> tuple[QuantRows, Buf]:
@@ -127,9 +124,5 @@ def e2m1_twice(x: Expr) -> Expr:
 def ue4m3(x: Expr) -> Expr:
     """The nearest ue4m3 of an x that is not negative, ties to even, as f32."""
     top = ex.minimum(x, UE4M3_TOP)
-    bits = ex.bitcast(top, I32)
-    odd = ex.bit_and(ex.shr(bits, 20), 1)
-    # 3 of 23 bits of the mantissa stay.
-    kept = ex.bit_and(ex.add(bits, ex.add(odd, (1 << 19) - 1)), -(1 << 20))
-    small = ex.mul(ex.unary(Fn.RINT, ex.mul(top, 1 / UE4M3_STEP)), UE4M3_STEP)
-    return ex.select(ex.lt(top, UE4M3_NORMAL), small, ex.bitcast(kept, F32))
+    small = ex.mul(ex.unary(Fn.RINT, ex.mul(top, 1 / E4M3_STEP)), E4M3_STEP)
+    return ex.select(ex.lt(top, E4M3_NORMAL), small, kept_mantissa(top, 3))

@@ -23,13 +23,16 @@ from speccc.ir.tile import (
     Share,
     Stmt,
 )
-from speccc.ir.types import F32
+from speccc.ir.types import BF16, E4M3, F16, F32, DType
 from speccc.passes.quantize_fp4 import fp4_buffers, quantize_fp4, takes_fp4
 from speccc.passes.quantize_rows import Element, Norm, load_row, quant_buffers, quantize_rows
+from speccc.passes.round_rows import round_rows, rounded_buffers
 
 INT8, NVFP4 = "int8", "nvfp4"
-ACTIVATIONS = (INT8, NVFP4)
-"""Numeric classes of the left operand of quantised weights; weights of another kind take int8."""
+ROUNDED: dict[str, DType] = {"f16": F16, "bf16": BF16, "fp8": E4M3}
+ACTIVATIONS = (INT8, NVFP4, *ROUNDED)
+"""Numeric classes of the left operand. Those of `ROUNDED` are for weights of that type, which
+matrix engines then multiply. Weights a class is not for take int8, or f32 if they are floats."""
 WIDTHS = (8, 7, 6, 5, 4, 3, 2, 1)
 """Heights of row tiles: registers hold 8 accumulators beside a block of weights."""
 
@@ -38,12 +41,15 @@ WIDTHS = (8, 7, 6, 5, 4, 3, 2, 1)
 class Rows:
     """The left operand in a worker's own memory: int8 rows, float rows, or both.
 
-    What is computed of quantised rows is still to be times a `factor` of each row, if there is one.
+    What is computed of quantised rows is still to be times a `factor` of each row, if there is one;
+    of float rows times a `float_factor`. Float rows are values of `engine`, if there is one.
     """
 
     quant: QuantRows | None
     floats: Buf | None
     factor: Buf | None = None
+    float_factor: Buf | None = None
+    engine: DType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ def prepare_rows(
 ) -> tuple[Rows, list[Stmt]]:
     """Statements that fill the forms the weights need, of `count` rows (m unless given).
 
-    Quantised rows are as `activations` says where all weights take that, else int8.
+    Rows are as `activations` says where all weights of a kind take that, else int8 or f32.
     """
     out: list[Stmt] = []
     rows = m if count is None else count
@@ -78,7 +84,13 @@ def prepare_rows(
     elif blocks:
         q = quant_buffers(m, k, halves=any(w.groups > 1 for w in blocks))
         out += quantize_rows(x, norm, rows, k, q)
-    buf = Buf("xf", (m, k), F32, Mem.SCRATCH) if len(blocks) < len(weights) else None
+    floats = [w for w in weights if w.is_float]
+    engine = ROUNDED.get(activations)
+    if floats and engine and all(FLOATS[w.format.name] == engine for w in floats):
+        to = rounded_buffers(engine, m, k)
+        out += round_rows(x, norm, rows, k, engine, to)
+        return Rows(q, to[0], factor, to[1], engine), out
+    buf = Buf("xf", (m, k), F32, Mem.SCRATCH) if floats else None
     if buf is not None:
         row = Var("r")
         out += [Alloc(buf), For(row, 0, rows, tuple(load_row(x, norm, row, k, buf, row)))]
@@ -95,8 +107,9 @@ def accumulate(
     out: list[Stmt] = [Alloc(acc), zero, _product(acc, rows, w, row, panel)]
     if w.matrix.format.row_scale:
         out.append(_scaled(acc, w, panel))
-    if rows.factor is not None and not w.matrix.is_float:
-        out.append(_by_row(acc, rows.factor, row))
+    factor = rows.float_factor if w.matrix.is_float else rows.factor
+    if factor is not None:
+        out.append(_by_row(acc, factor, row))
     return acc, out
 
 
@@ -128,7 +141,7 @@ def _product(acc: Buf, rows: Rows, w: Operand, row: Expr, panel: Expr) -> Stmt:
         at = ex.add(w.offset, ex.mul(panel, w.matrix.panel_bytes))
         b = load_le(w.blob, ex.add(at, ex.mul(element, dtype.nbytes)), dtype)
         a = Load(rows.floats, (ex.add(row, i), k))
-        return Dot(acc, i, j, k, 0, w.matrix.k, a, b)
+        return Dot(acc, i, j, k, 0, w.matrix.k, a, b, rows.engine)
     q = rows.quant
     if q is None:
         raise ValueError("quantised weights need quantised rows")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import platform
-import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from speccc.runtime.step_spec import read_step
 from speccc.runtime.stream_text import Piece
 from speccc.runtime.tokenizer import Tokenizer
 from speccc.runtime.verify_cost import FLAT_GUESS, VerifyCost
+from speccc.scratch import Scratch
 
 if TYPE_CHECKING:
     from speccc.runtime.chat import ChatTemplate
@@ -61,20 +61,21 @@ def compile(
 
     `output` names the artifact to write; without it a temporary one serves the returned model.
     `weights` is the format the layers' matrices are stored in anew (`speccc.requantize.WEIGHTS`).
-    `activations` says how rows are quantised where weights take it: "int8" or "nvfp4".
+    `activations` says how rows are rounded where weights take it: "int8", "nvfp4", "f16", "bf16" or
+    "fp8", the latter three for weights of that format.
     `tune_seconds` are spent on schedules if none are known for this model and machine.
     InputError (exit code 2) for bad models and options.
     """
     from speccc.driver import CompileOptions, compile_to
 
-    folder = None if dump is None else Path(dump)
+    stages = None if dump is None else Path(dump)
     options = CompileOptions(
         target,
         isa,
         kv,
         context,
         drafter,
-        folder,
+        stages,
         tune_seconds=tune_seconds,
         weights=weights,
         activations=activations,
@@ -82,8 +83,8 @@ def compile(
     if output is not None:
         compile_to(Path(path), Path(output), options, progress)
         return Model(read_entries(Path(output)))
-    with tempfile.TemporaryDirectory(prefix="speccc-") as scratch:
-        artifact = Path(scratch) / "model.speccc"
+    with Scratch() as folder:
+        artifact = folder / "model.speccc"
         compile_to(Path(path), artifact, options, progress)
         # The mapping outlives the file's name.
         return Model(read_entries(artifact))
