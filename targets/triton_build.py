@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from speccc.errors import UnsupportedError
+from speccc.scratch import Scratch
 from speccc.targets.build_error import BuildError
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _build(
         raise UnsupportedError(
             "not installed: pip install 'speccc[cuda]' (Linux)", where="triton"
         ) from None
-    with tempfile.TemporaryDirectory(prefix="speccc-triton-") as folder:
-        return _compile(kernel, GPUTarget(backend, arch, lanes), Path(folder), outputs)
+    with Scratch() as folder:
+        return _compile(kernel, GPUTarget(backend, arch, lanes), folder, outputs)
 
 
 def _compile(

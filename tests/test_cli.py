@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -17,6 +19,7 @@ from models import tiny_llama
 from speccc.cli import group, run
 from speccc.cli.group import COMMANDS
 from speccc.errors import InputError, SpecccError
+from speccc.scratch import OWNER, Scratch
 
 Capture = pytest.CaptureFixture[str]
 
@@ -95,8 +98,12 @@ def test_ctrl_c_while_a_command_waits() -> None:
     assert (process.returncode, out, err) == (130, "", "\ninterrupted\n")
 
 
-def test_a_terminated_compile_leaves_no_folder(tmp_path: Path) -> None:
-    """Killed while it builds, as seen by its temporary folder."""
+ENDS = {"SIGTERM": (143, b"\nterminated\n"), "SIGHUP": (129, b"\nhung up\n")}
+
+
+@contextmanager
+def building(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A compile stopped while it has a temporary folder, and where that is."""
     model = tiny_llama(tmp_path)
     scratch = tmp_path / "tmp"
     scratch.mkdir()
@@ -106,25 +113,64 @@ def test_a_terminated_compile_leaves_no_folder(tmp_path: Path) -> None:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **changed}
     ) as process:
-        while not any(scratch.glob("speccc-*")) and process.poll() is None:
-            time.sleep(0.01)
-        process.terminate()
+        while not any(scratch.glob(f"speccc-*/{OWNER}")):  # it is there for milliseconds
+            assert process.poll() is None
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.002)
+            process.send_signal(signal.SIGSTOP)
+            _wait_until_stopped(process.pid)
+        yield process, scratch
+        process.kill()
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_an_ended_compile_leaves_no_folder(name: str, tmp_path: Path) -> None:
+    with building(tmp_path) as (process, scratch):
+        process.send_signal(signal.Signals[name])
+        process.send_signal(signal.SIGCONT)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (143, b"", b"\nterminated\n")
+    assert (process.returncode, out, err) == (ENDS[name][0], b"", ENDS[name][1])
     assert list(scratch.iterdir()) == []
     assert not (tmp_path / "m.speccc").exists()
 
 
-def test_an_ignored_sigterm_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_compile_leaves_folders_for_the_next_to_remove(tmp_path: Path) -> None:
+    with building(tmp_path) as (process, scratch):
+        process.kill()
+        process.wait()
+        assert list(scratch.iterdir()) != []
+        with Scratch(base=scratch) as folder:
+            assert list(scratch.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_an_ignored_signal_stays_ignored(name: str) -> None:
     code = (
         "import os, signal, sys; from speccc.cli import group\n"
-        "group.cli.main = lambda *a, **k: os.kill(os.getpid(), signal.SIGTERM)\n"
-        "signal.signal(signal.SIGTERM, signal.{})\n"
+        f"group.cli.main = lambda *a, **k: os.kill(os.getpid(), signal.{name})\n"
+        f"signal.signal(signal.{name}, signal.{{}})\n"
         "group.main()"
     )
-    for handler, expected in {"SIG_IGN": 0, "SIG_DFL": 143}.items():
+    for handler, expected in {"SIG_IGN": 0, "SIG_DFL": ENDS[name][0]}.items():
         done = subprocess.run([sys.executable, "-c", code.format(handler)], timeout=60)
         assert done.returncode == expected
+
+
+def _wait_until_stopped(pid: int) -> None:
+    """All its threads: what runs yet could remove the folder that is there."""
+    while True:
+        try:
+            states = [
+                p.read_text().rpartition(") ")[2][0]
+                for p in Path(f"/proc/{pid}/task").glob("*/stat")
+            ]
+        except OSError:  # a thread that ended
+            continue
+        if not states:
+            pytest.skip("needs /proc to see that the command is stopped")
+        if set(states) <= {"T", "t", "Z"}:
+            return
+        time.sleep(0.001)
 
 
 def _wait_for_reader(pid: int) -> None:

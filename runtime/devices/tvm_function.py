@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy.typing as npt
 
 from speccc.errors import SpecccError
+from speccc.scratch import Scratch
 
 LIBRARIES = (("tvm_ffi", "libtvm_ffi.so"), ("tvm", "libtvm_runtime.so"))
 """In the order they need each other. `libtvm_runtime` has the thread pool; the compiler, a
@@ -109,8 +109,8 @@ def _raised() -> str:
 def _loaded(library: bytes) -> ctypes.CDLL:
     """The library in this process; sessions of one model share it."""
     runtime = [_library(package, name) for package, name in LIBRARIES][-1]
-    with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
-        path = Path(folder) / "step.so"
+    with Scratch() as folder:
+        path = folder / "step.so"
         path.write_bytes(library)
         loaded = ctypes.CDLL(str(path))
     for name in CONTEXT:

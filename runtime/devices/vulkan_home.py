@@ -10,11 +10,11 @@ import functools
 import os
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from speccc.errors import UnsupportedError
+from speccc.scratch import Scratch
 from speccc.system_root import SystemRoot, vulkan_root
 
 SOURCE = Path(__file__).with_name("worker") / "vulkan_worker.c"
@@ -65,15 +65,15 @@ def need_vulkan() -> VulkanHome:
 
 
 @functools.cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
+def _folder() -> Scratch:
     """Kept, and so removed when the process ends."""
-    return tempfile.TemporaryDirectory(prefix="speccc-vulkan-")
+    return Scratch()
 
 
 @functools.cache
 def _worker(home: VulkanHome) -> Path:
     name = "worker" if home.root is None else "worker_in_root"
-    program = Path(_folder().name, name)
+    program = _folder().path / name
     words = _own_compiler(program) if home.root is None else _root_compiler(home.root, program)
     done = subprocess.run(words, capture_output=True, text=True, timeout=BUILD_S, check=False)
     if done.returncode != 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from speccc.bench.measure import Asked
 from speccc.errors import InputError
+from speccc.scratch import Scratch
 
 TOKENS = 512
 
@@ -77,12 +77,12 @@ def measure_quality(
 ) -> dict[str, Quality]:
     """Each engine by kind against the reference, which is compared with itself as well."""
     text = list(tokens[:TOKENS])
-    with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
-        base = _logits(reference, text, Path(folder))
+    with Scratch() as folder:
+        base = _logits(reference, text, folder)
         report("quality", 1, len(engines) + 1)
         out = {reference.kind: compare(base, base, text)}
         for i, engine in enumerate(engines):
-            out[engine.kind] = compare(base, _logits(engine, text, Path(folder)), text)
+            out[engine.kind] = compare(base, _logits(engine, text, folder), text)
             report("quality", i + 2, len(engines) + 1)
         return out
 

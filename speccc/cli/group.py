@@ -16,7 +16,7 @@ import click
 from speccc import knobs
 from speccc.errors import SpecccError
 
-OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 130, 141, 143
+OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 COMMANDS = {
     "compile": "Compile a model into one artifact file.",
@@ -85,9 +85,9 @@ def run(args: Sequence[str]) -> int:
         return result if isinstance(result, int) else OK
     except (KeyboardInterrupt, click.Abort) as error:
         # click raises an Abort from the interrupt.
-        if isinstance(error.__cause__ or error, Terminated):
-            return _report("terminated", TERMINATED)
-        return _report("interrupted", INTERRUPTED)
+        ended = error.__cause__ or error
+        what = ended.what if isinstance(ended, Ended) else _INTERRUPTED
+        return _report(*what, bare=True)
     except (BrokenPipeError, SystemExit):
         # click and rich turn a closed pipe into an exit of their own; nothing else exits here.
         _silence_stdout()
@@ -115,26 +115,38 @@ def run(args: Sequence[str]) -> int:
 
 def main() -> None:
     """The console script."""
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # who started us may want it ignored
-        signal.signal(signal.SIGTERM, _terminate)
+    for name in ENDINGS:
+        number = getattr(signal, name, None)  # not every system has all
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)  # what who started us wants ignored stays so
     sys.exit(run(sys.argv[1:]))
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: it ends a command as Ctrl-C does, so that temporary folders are removed."""
+ENDINGS = {"SIGTERM": "terminated", "SIGHUP": "hung up"}
+_INTERRUPTED = "interrupted", INTERRUPTED
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+class Ended(KeyboardInterrupt):
+    """A signal that ends a command as Ctrl-C does, so that temporary folders are removed."""
+
+    def __init__(self, number: int) -> None:
+        """Of the signal's number."""
+        super().__init__(number)
+        # As shells count: 128 and the signal.
+        self.what = ENDINGS[signal.Signals(number).name], 128 + number
 
 
-def _report(message: str, code: int) -> int:
-    """One line on stderr; the traceback too when asked for."""
+def _end(number: int, frame: FrameType | None) -> None:
+    raise Ended(number)
+
+
+def _report(message: str, code: int, *, bare: bool = False) -> int:
+    """One line on stderr, `bare` without "error:"; the traceback too when asked for."""
     if _debug():
         traceback.print_exc()
     text = " ".join(message.split())
     try:
-        print(text if code in (INTERRUPTED, TERMINATED) else f"error: {text}", file=sys.stderr)
+        print(text if bare else f"error: {text}", file=sys.stderr)
     except (OSError, ValueError):  # stderr is gone as well
         return code
     return code

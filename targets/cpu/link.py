@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from speccc.errors import SpecccError, UnsupportedError
+from speccc.scratch import Scratch
 
 EXPORTS = "{ global: __tvm_ffi_*; __TVM*; local: *; };\n"
 """What TVM's runtime looks up; kernels are called directly and cannot meet another library's."""
@@ -28,8 +27,7 @@ def link(objects: Sequence[bytes]) -> bytes:
     cc = linker()
     if cc is None:
         raise UnsupportedError("no C compiler found to link kernels: install gcc, or set CC")
-    with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
-        at = Path(folder)
+    with Scratch() as at:
         names = [f"{n}.o" for n in range(len(objects))]
         for name, data in zip(names, objects, strict=True):
             (at / name).write_bytes(data)

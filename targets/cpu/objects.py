@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import tvm
 from tvm import tirx
 
+from speccc.scratch import Scratch
 from speccc.targets.cpu import pipeline
 from speccc.targets.cpu.isa import Isa
 from speccc.targets.cpu.kernel_function import Source
@@ -48,8 +47,8 @@ def build_object(isa: Isa, source: Source) -> bytes:
     module = tvm.IRModule({source.symbol: source.func})
     name = pipeline.register(packed=source.packed)
     built = tirx.build(module, target=tvm_target(isa), pipeline=name)
-    with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
-        path = Path(folder) / "function.o"
+    with Scratch() as folder:
+        path = folder / "function.o"
         built.write_to_file(str(path), "o")
         return path.read_bytes()
 

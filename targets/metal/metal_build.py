@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
-from pathlib import Path
 
+from speccc.scratch import Scratch
 from speccc.targets.base import ToolMissingError
 from speccc.targets.build_error import BuildError
 
@@ -30,8 +29,8 @@ def compile_msl(text: str, *, name: str = "kernel") -> bytes:
     """The library of one text. BuildError quotes the compiler; ToolMissingError without one."""
     if metal_version() is None:
         raise ToolMissingError(MEND)
-    with tempfile.TemporaryDirectory(prefix="speccc-metal-") as folder:
-        source, out = Path(folder, "kernel.metal"), Path(folder, "kernel.metallib")
+    with Scratch() as folder:
+        source, out = folder / "kernel.metal", folder / "kernel.metallib"
         source.write_text(text, encoding="utf-8")
         done = _run((*COMPILER, *FLAGS, str(source), "-o", str(out)))
         if done.returncode != 0 or not out.exists():
