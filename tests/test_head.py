@@ -89,8 +89,8 @@ def head(vocab: int, most: int = 0) -> Head:
 
 
 @functools.cache
-def machine_code(vocab: int, isa: str) -> Built:
-    h = head(vocab)
+def machine_code(vocab: int, isa: str, most: int = 0) -> Built:
+    h = head(vocab, most)
     here = {i.name: i for i in HERE}
     return build(h.plan, {v: ROWS for v in h.plan.sizes if v.name == "m"}, here[isa])
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 import test_sycl
 import triton_rig
-from cpu_rig import HERE, build, golden, same_bits, single
+from cpu_rig import HERE, golden, same_bits, single
 from emulation import sycl_kernel
 from emulation.metal_stand_in import stand_in
 from emulation.require import require
@@ -25,7 +25,7 @@ from fragment_rig import dispatched, lowered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_rig import LETTERS
-from test_head import MODELS, ROWS, Floats, head, planted, session, tokens
+from test_head import MODELS, ROWS, Floats, head, machine_code, planted, session, tokens
 
 from speccc.errors import InputError, SpecccError, UnsupportedError
 from speccc.ir.expr import Var
@@ -80,7 +80,7 @@ def test_tops_are_sorted_logits(vocab: int, data: st.DataObject) -> None:
         for b in h.plan.by_role(Role.ACTIVATION)
     }
     results = [golden(h.plan, {**arrays, **scratch}, sizes, workers=2)]
-    built = build(h.plan, {v: ROWS for v in h.plan.sizes if v.name == "m"}, HERE[0])
+    built = machine_code(vocab, HERE[0].name, MOST)
     results += [built.run(arrays, sizes, workers) for workers in (1, 3)]
     for got in results:
         found, chosen = named(dict(got), VALUES), named(dict(got), TOKENS)
