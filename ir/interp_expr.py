@@ -95,13 +95,26 @@ def _round_half(x: Array) -> Array:
     return clipped.astype(np.float16)
 
 
+def _bf16_bits(x: Array) -> Array:
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    if (bits & 0xFFFF).any():
+        raise VerifyError("an f32 that is no bf16 is cast to it")
+    out: Array = (bits >> 16).astype(np.uint16).reshape(x.shape)
+    return out
+
+
 def cast(x: Array, source: DType, dtype: DType) -> Array:
-    """`x` as `dtype`; f16 saturates, floats to integers truncate toward zero."""
+    """`x` as `dtype`; f16 saturates, floats to integers truncate toward zero.
+
+    VerifyError for an f32 cast to bf16 that is none: who wants one rounds by steps.
+    """
     if source == BF16:
         wide = (x.astype(np.uint32) << 16).view(np.float32)
         return wide if dtype == F32 else cast(wide, F32, dtype)
     if dtype == F16 and source.kind is Kind.FLOAT:
         return _round_half(x)
+    if dtype == BF16:
+        return _bf16_bits(x.astype(np.float32))
     out: Array = x.astype(dtype.numpy)
     return out
 

@@ -34,10 +34,10 @@ from speccc.ir.fragment import (
     Subgroups,
 )
 from speccc.ir.fragment_memory import Store, Touch
-from speccc.ir.interp_expr import evaluate, fma
+from speccc.ir.interp_expr import cast, evaluate, fma
 from speccc.ir.interp_tile import row_tiles, share
 from speccc.ir.tile import Alloc, Axis, Buf, For, Red, RowTiles, Share, Stmt
-from speccc.ir.types import F32, Kind
+from speccc.ir.types import BF16, F32, DType, Kind
 
 Array = npt.NDArray[Any]
 Env = dict[Var, Array]
@@ -116,12 +116,12 @@ def _int(e: Bound, env: Env, group: _Group | None) -> int:
 
 
 def _block(body: Sequence[Stmt], env: Env, group: _Group) -> None:
-    outer, frags = dict(group.stores), dict(group.frags)
+    outer, known = dict(group.stores), tuple(group.frags)
     for s in body:
         if type(s) not in _RUN:
             raise VerifyError(f"{type(s).__name__} is not a statement of the fragment level")
         _RUN[type(s)](s, env, group)
-    group.stores, group.frags = outer, frags
+    group.stores, group.frags = outer, {f: group.frags[f] for f in known}
 
 
 def _alloc(s: Alloc, env: Env, group: _Group) -> None:
@@ -302,10 +302,15 @@ def _frag(frag: Fragment, group: _Group) -> Array:
 
 
 def _frag_mma(s: FragMma, env: Env, group: _Group) -> None:
-    a, b, acc = (_frag(f, group) for f in (s.a, s.b, s.acc))
+    acc = _frag(s.acc, group)
     wide = np.int64 if s.acc.shape.acc.kind is not Kind.FLOAT else np.float64
-    product = a.astype(wide) @ b.astype(wide)
-    group.frags[s.acc] = (acc + product).astype(acc.dtype)
+    a, b = (_numbers(_frag(f, group), f.shape.dtype(f.role)).astype(wide) for f in (s.a, s.b))
+    group.frags[s.acc] = (acc + a @ b).astype(acc.dtype)
+
+
+def _numbers(x: Array, dtype: DType) -> Array:
+    """A bf16 is held as its bits."""
+    return cast(x, BF16, F32) if dtype == BF16 else x
 
 
 _RUN: dict[type, Callable[..., None]] = {

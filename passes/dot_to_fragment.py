@@ -1,7 +1,8 @@
 """Block level -> fragment level: what one worker did alone, a workgroup of subgroups does together.
 
 `ScaledDot` becomes matrix instructions of one shape; maps, reductions and float dots are dealt out
-to the invocations with every order kept, so the result is bit-identical. TILE buffers move to
+to the invocations with every order kept, so the result is bit-identical. Only a `Dot` that an
+engine may sum takes the device's order, where its engine has that type. TILE buffers move to
 SHARED; a worker's SCRATCH becomes its workgroup's. Barriers come last, by data flow.
 """
 
@@ -35,6 +36,7 @@ from speccc.ir.tile import (
 )
 from speccc.ir.types import DType, Kind
 from speccc.passes.clip_rows import RowClip, clip_rows
+from speccc.passes.float_dot_to_fragment import HELD_AS, FloatTiles, lower_float_dot
 from speccc.passes.insert_barriers import insert_barriers
 from speccc.passes.scaled_dot_to_fragment import Staging, lower_scaled_dot
 from speccc.passes.scaled_dot_to_lanes import (
@@ -59,10 +61,11 @@ LEAST_I32 = -(2**31)
 class DotToFragment:
     """The pass: the matrix instruction to use, or None, and the workgroup's size.
 
-    Tiles of at most `few` rows take the dots of invocations, which give the same bits. They need
-    `Fn.DOT4`; by default all tiles take the instruction. `split` invocations of a subgroup share
-    such a dot: by default as many as let it read side by side. UnsupportedError from `run` names a
-    shape that cannot serve, or a statement with no lowering.
+    `floats` are those for floats, at most one for a type. Tiles of at most `few` rows take the dots
+    of invocations, which give the same bits. They need `Fn.DOT4`; by default all tiles take the
+    instruction. `split` invocations of a subgroup share such a dot: by default as many as let it
+    read side by side. UnsupportedError from `run` names a shape that cannot serve, or a statement
+    with no lowering.
     """
 
     shape: MmaShape | None
@@ -70,6 +73,12 @@ class DotToFragment:
     subgroups: int = 2
     few: int = 0
     split: int | None = None
+    floats: tuple[MmaShape, ...] = ()
+
+    def engine(self, s: Stmt) -> MmaShape | None:
+        """The instruction that sums a float dot, or None: it has one order."""
+        held = None if not isinstance(s, Dot) or s.engine is None else HELD_AS[s.engine]
+        return next((f for f in self.floats if f.a == held), None)
 
     def height(self, s: RowTiles, rows: int) -> int:
         """How many of `rows` a row tile takes at once; where that differs, at most this many."""
@@ -80,10 +89,15 @@ class DotToFragment:
         """The height of tiles that can be cut, where the widest of a kernel have such rows."""
         kinds = {type(t) for t in walk(clip.body)}
         most = TILE_BYTES // max(1, row_bytes)
+        floats = [min(f.m, f.n) for f in map(self.engine, walk(clip.body)) if f is not None]
         if ScaledDot in kinds and self.shape is not None:
-            tokens = Staging.of(self.shape).tokens
+            tokens = max(Staging.of(self.shape).tokens, *floats, 1)
             return max(1, min(MATRIX_ROWS, most) // tokens) * tokens
-        if Dot in kinds and ScaledDot not in kinds:
+        if ScaledDot in kinds:
+            return LANE_ROWS
+        if floats:
+            return max(1, min(MATRIX_ROWS, most) // max(floats)) * max(floats)
+        if Dot in kinds:
             return max(LANE_ROWS, min(HELD_ROWS * self.parts, most))
         return LANE_ROWS
 
@@ -113,6 +127,7 @@ class _Lowering:
         self.lanes: dict[int, LaneTiles] = {}
         self.moved: dict[Buf, Buf] = {}
         self.staging: Staging | None = None
+        self.floats: dict[tuple[MmaShape, int], FloatTiles] = {}
         self.values: dict[Var, Expr] = {}
         self.clip: RowClip | None = None
         self.live: Expr | None = None
@@ -125,7 +140,8 @@ class _Lowering:
         clips = (clip_rows(s, LANE_ROWS) for s in walk(body) if isinstance(s, RowTiles))
         self.row_bytes = max((c.row_bytes for c in clips if c is not None), default=0)
         lowered = self.block(body)
-        tiles = [t for t in (self.staging, *self.lanes.values()) if t is not None]
+        made = (self.staging, *self.lanes.values(), *self.floats.values())
+        tiles = [t for t in made if t is not None]
         return insert_barriers((*(a for t in tiles for a in t.allocs()), *lowered))
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -266,11 +282,15 @@ def _dot(low: _Lowering, s: Dot) -> list[Stmt]:
     """A float dot has one order, which no matrix instruction promises: one fold an element.
 
     From zero on, an invocation holds every `parts`-th row of a column: b is read once for them.
+    Where an engine may sum it and the device has one, its instruction serves any number of rows.
     """
     rows, cols = s.acc.shape
     acc, (lo, hi) = low.buf(s.acc), (low.bound(s.lo), low.bound(s.hi))
     a, b = low.expr(s.a), low.expr(s.b)
     live = low.live if low.clip is not None and s.acc in low.clip.tiles else None
+    shape = low.options.engine(s)
+    if shape is not None:
+        return _engine_dot(low, Dot(acc, s.i, s.j, s.k, lo, hi, a, b, s.engine), shape, live)
     if live is None or s.acc not in low.zeroed:
         at, axes = (s.i, s.j), (Axis(s.i, rows if live is None else live), Axis(s.j, cols))
         value = ex.mul(a, b)
@@ -282,6 +302,16 @@ def _dot(low: _Lowering, s: Dot) -> list[Stmt]:
     axes, held = (Axis(part, parts), Axis(s.j, cols)), ((shared, b),)
     value, exists = ex.mul(own, shared), ex.lt(row, live)
     return [FoldRows(acc, (row, s.j), axes, each, HELD_ROWS, s.k, lo, hi, 1, held, value, exists)]
+
+
+def _engine_dot(low: _Lowering, s: Dot, shape: MmaShape, live: Expr | None) -> list[Stmt]:
+    columns = s.acc.shape[1]
+    if not isinstance(columns, int):
+        raise UnsupportedError(f"dot into {s.acc.name}: its columns are not a number")
+    key = (shape, columns)
+    if key not in low.floats:
+        low.floats[key] = FloatTiles.of(shape, MATRIX_ROWS, columns)
+    return lower_float_dot(s, low.floats[key], live)
 
 
 def _scaled_dot(low: _Lowering, s: ScaledDot) -> list[Stmt]:

@@ -12,6 +12,7 @@ half holds, and every partial sum of 32 products in -2^19..2^19, which an f32 ho
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from speccc.errors import UnsupportedError
@@ -108,13 +109,18 @@ def lower_scaled_dot(s: ScaledDot, tiles: Staging, live: Expr | None = None) -> 
     return [For(b, 0, s.w.blocks, tuple(body))]
 
 
-def _fragments(tiles: Staging, rows: Expr | int) -> Expr | int:
-    """Fragments that hold the rows."""
+def fragments(tokens: int, height: int, rows: Expr | int) -> Expr | int:
+    """Fragments of `tokens` rows that hold `rows` of at most `height`."""
     if isinstance(rows, int):
-        return -(-rows // tiles.tokens)
-    if tiles.height == tiles.tokens:
-        return 1
-    return ex.idiv(ex.add(rows, tiles.tokens - 1), tiles.tokens)
+        return -(-rows // tokens)
+    return 1 if height == tokens else ex.idiv(ex.add(rows, tokens - 1), tokens)
+
+
+def below(read: Callable[[Expr], Expr], at: Expr, live: Expr | int, staged: Expr | int) -> Expr:
+    """`read(at)` for places below `live`, zero for those that fill up what is staged."""
+    if live == staged:
+        return read(at)
+    return ex.select(ex.lt(at, live), read(ex.minimum(at, ex.sub(ex.lit(live), 1))), 0)
 
 
 def _spans(w: PackedMatrix, k: int) -> list[tuple[range, range]]:
@@ -154,26 +160,22 @@ def _rows(s: ScaledDot, tiles: Staging, b: Var, rows: Expr | int) -> Stmt:
     """Activations of block b; rows that fill up the last fragment are zero."""
     i, t = Var("i"), Var("t")
     column = ex.add(ex.mul(b, BLOCK), t)
-    filled = _fragments(tiles, rows)
+    filled = fragments(tiles.tokens, tiles.height, rows)
     staged = filled * tiles.tokens if isinstance(filled, int) else ex.mul(filled, tiles.tokens)
-    whole = rows == staged
-    clamped = i if whole else ex.minimum(i, ex.sub(ex.lit(rows), 1))
-    code: Expr = Load(s.x.codes, (ex.add(s.x.row, clamped), column))
-    code = ex.cast(code, tiles.x.dtype)
-    if not whole:
-        code = ex.select(ex.lt(i, rows), code, 0)
-    return LaneMap(tiles.x, (i, t), (Axis(i, staged), Axis(t, BLOCK)), code)
+
+    def code(row: Expr) -> Expr:
+        return ex.cast(Load(s.x.codes, (ex.add(s.x.row, row), column)), tiles.x.dtype)
+
+    axes = (Axis(i, staged), Axis(t, BLOCK))
+    return LaneMap(tiles.x, (i, t), axes, below(code, i, rows, staged))
 
 
 def _multiply(tiles: Staging, used: range, rows: Expr | int) -> Stmt:
     """dots = x_tile @ w_tile^T, the fragments dealt out to the subgroups."""
-    shape, unit, many = tiles.shape, Var("part"), tiles.fragments
+    shape, unit = tiles.shape, Var("part")
     a, b, acc = (Fragment(f"frag_{r.value}", r, shape) for r in Role)
-    filled = _fragments(tiles, rows)
-    row = ex.mul(ex.idiv(unit, many) if many > 1 else unit, tiles.tokens)
-    column = ex.mul(ex.mod(unit, many), max(shape.m, shape.n)) if many > 1 else ex.lit(0)
-    if filled == 1:
-        row, column = ex.lit(0), ex.mul(unit, max(shape.m, shape.n))
+    filled = fragments(tiles.tokens, tiles.height, rows)
+    units, row, column = dealt(unit, filled, tiles.fragments, shape)
     left, right = (row, column) if tiles.rows_are_tokens else (column, row)
     x_w = (tiles.x, tiles.w) if tiles.rows_are_tokens else (tiles.w, tiles.x)
     body: list[Stmt] = [FragZero(acc)]
@@ -184,8 +186,21 @@ def _multiply(tiles: Staging, used: range, rows: Expr | int) -> Stmt:
             FragMma(acc, a, b),
         ]
     body.append(FragStore(acc, tiles.dots, (row, column), transposed=not tiles.rows_are_tokens))
-    units = filled * many if isinstance(filled, int) else ex.mul(filled, many)
     return Subgroups(unit, units, tuple(body))
+
+
+def dealt(
+    unit: Var, filled: Expr | int, many: int, shape: MmaShape
+) -> tuple[Expr | int, Expr, Expr]:
+    """How many units `filled` by `many` fragments are, and the first row and column of one."""
+    tokens, side = min(shape.m, shape.n), max(shape.m, shape.n)
+    units = filled * many if isinstance(filled, int) else ex.mul(filled, many)
+    if filled == 1:
+        return units, ex.lit(0), ex.mul(unit, side)
+    if many == 1:
+        return units, ex.mul(unit, tokens), ex.lit(0)
+    row, column = ex.idiv(unit, many), ex.mod(unit, many)
+    return units, ex.mul(row, tokens), ex.mul(column, side)
 
 
 def accumulated(

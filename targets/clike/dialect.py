@@ -36,7 +36,7 @@ class Dialect:
     calls: Mapping[Fn, str]
     """Functions: MIN MAX FMA ABS RINT SQRT EXP DOT4."""
     bitcasts: Mapping[tuple[str, str], str]
-    """(from, to) -> function; ("u32", "f32") and ("f32", "u32") are there in any case."""
+    """(from, to) -> function; between u32 and f32 in any case. A bf16 is the low half of a u32."""
     float_suffix: str
     """What makes a literal an f32."""
     exact: str

@@ -42,6 +42,9 @@ def literal(dialect: Dialect, value: float | int, dtype: DType) -> str:
     """A constant; floats in the fewest digits that give the same f32."""
     if dtype.kind is Kind.BOOL:
         return "true" if value else "false"
+    if dtype == BF16:
+        upper = int(np.float32(value).view(np.uint32)) >> 16
+        return f"{dialect.bitcasts['u32', 'bf16']}({upper}u)"
     if dtype.kind is not Kind.FLOAT:
         text = f"{int(value)}u" if dtype.kind is Kind.UINT else str(int(value))
         return text if dtype.bits >= NARROW else f"{type_name(dialect, dtype)}({text})"
@@ -142,14 +145,25 @@ def _cast(r: Exprs, e: Apply) -> str:
     if isinstance(e.args[0], LoadBytes) and source in (F16, BF16):  # its reader gives a float
         return text if e.dtype == F32 else f"{r.type(e.dtype)}({text})"
     if source == BF16:
-        wide = f"{r.dialect.bitcasts['u32', 'f32']}(uint({text}) << 16)"
+        bits = f"{r.dialect.bitcasts['bf16', 'u32']}({text})"
+        wide = f"{r.dialect.bitcasts['u32', 'f32']}({bits} << 16)"
         return wide if e.dtype == F32 else f"{r.type(e.dtype)}({wide})"
+    if e.dtype == BF16:  # of an f32 that is one: its upper half
+        bits = f"{r.dialect.bitcasts['f32', 'u32']}({text}) >> 16"
+        return f"{r.dialect.bitcasts['u32', 'bf16']}({bits})"
+    if e.dtype == F16 and _is_half(e.args[0]):
+        return f"{r.type(F16)}({text})"
     if e.dtype == F16 and source.kind is Kind.FLOAT:
         # Rounded beforehand: a device may round otherwise, or drop a conversion there and back.
         return f"{r.type(F16)}(half_round({text}))"
     if source.kind is Kind.FLOAT and e.dtype.bits < NARROW:
         text = f"int({text})"
     return f"{r.type(e.dtype)}({text})"
+
+
+def _is_half(e: Expr) -> bool:
+    """Whether an f32 is the value of a half."""
+    return isinstance(e, Apply) and e.fn is Fn.CAST and e.args[0].dtype == F16
 
 
 def _shift_right(r: Exprs, e: Apply) -> str:

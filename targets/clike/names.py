@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from speccc.ir.types import DTYPES
+
 # What the writer and the shared prelude say themselves, in every dialect.
 _WORDS = """
     lane invocation workgroup workgroups exp_ir fma_ir half_value half_round value total
     M N K INVOCATIONS SUBGROUPS Sizes
 """
-OURS = frozenset(_WORDS.split())
+_SIDES = {f"{side}_{kind}" for side in "MNK" for kind in DTYPES}
+OURS = frozenset(_WORDS.split()) | _SIDES
 
 
 class Names:

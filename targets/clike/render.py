@@ -16,6 +16,7 @@ from speccc.ir.fragment import (
     FragmentKernel,
     FragMma,
     FragStore,
+    MmaShape,
     Role,
     Workgroup,
     allocated,
@@ -29,7 +30,7 @@ from speccc.targets.clike.names import Names
 from speccc.targets.clike.statements import STATEMENTS
 from speccc.targets.clike.writer import Writer
 
-SIDES = {Role.A: ("M", "K"), Role.B: ("K", "N"), Role.C: ("M", "N")}
+SIDES = {Role.A: "MK", Role.B: "KN", Role.C: "MN"}
 """A fragment's rows and columns in the words of the text."""
 
 
@@ -103,19 +104,33 @@ class Renderer:
         )
 
     def _shapes(self) -> str:
-        shapes = {str(s.acc.shape) for s in walk(self.kernel.body) if isinstance(s, FragMma)}
-        return ", ".join(sorted(shapes)) or "no matrix instruction"
+        return ", ".join(sorted(map(str, self.shapes))) or "no matrix instruction"
+
+    @property
+    def shapes(self) -> frozenset[MmaShape]:
+        """The matrix instructions of the kernel."""
+        return frozenset(s.acc.shape for s in walk(self.kernel.body) if isinstance(s, FragMma))
 
     def constants(self) -> None:
-        """The workgroup's size, and the sides of the matrix instruction if there is one."""
+        """The workgroup's size, and the sides of the matrix instructions."""
         group, constant = self.kernel.group, self.dialect.constant
         self.out.line(f"{constant} INVOCATIONS = {group.invocations};")
         self.out.line(f"{constant} SUBGROUPS = {group.subgroups};")
-        shapes = {s.acc.shape for s in walk(self.kernel.body) if isinstance(s, FragMma)}
-        if len(shapes) > 1:
-            raise UnsupportedError(f"kernel {self.kernel.name}: matrix instructions of two shapes")
-        for shape in shapes:
-            self.out.line(f"{constant} M = {shape.m}, N = {shape.n}, K = {shape.k};")
+        for shape in sorted(self.shapes, key=str):
+            sizes = {"M": shape.m, "N": shape.n, "K": shape.k}
+            sides = (f"{self._side(shape, word)} = {n}" for word, n in sizes.items())
+            self.out.line(f"{constant} {', '.join(sides)};")
+
+    def sides(self, frag: Fragment) -> tuple[str, str]:
+        """A fragment's rows and columns."""
+        rows, cols = (self._side(frag.shape, word) for word in SIDES[frag.role])
+        return rows, cols
+
+    def _side(self, shape: MmaShape, word: str) -> str:
+        """M, N or K; with the operands' type where there are instructions of several."""
+        if len({s.a for s in self.shapes}) < len(self.shapes):
+            raise UnsupportedError(f"kernel {self.kernel.name}: two instructions for {shape.a}")
+        return word if len(self.shapes) == 1 else f"{word}_{shape.a}"
 
     @property
     def joins(self) -> bool:

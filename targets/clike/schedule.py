@@ -8,11 +8,15 @@ where they lie, and pay for each row.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from speccc.ir.fragment import MmaShape
 from speccc.ir.packed import BLOCK, PANEL
+from speccc.ir.types import BF16, F16, F32, DType
 from speccc.passes.dot_to_fragment import LANE_ROWS
+from speccc.passes.float_dot_to_fragment import choose
 from speccc.passes.scaled_dot_to_fragment import Staging
-from speccc.targets.devices.profile import Fact
+from speccc.targets.devices.profile import Fact, Profile
 
 UNPACK = 6
 """Place, load, shift, mask, convert and store one code of a weight."""
@@ -26,6 +30,8 @@ WORD = 4
 """Place and load a word, and take its nibbles apart."""
 DOT4, DOT4_BY_HAND = 1, 8
 """One dot of four bytes: an instruction; or four products and sums."""
+ENGINE_TYPES = (F16, BF16)
+"""Floats that matrix instructions are looked for."""
 MATRIX_MACS = 8
 """Products a matrix engine adds up in the time an invocation takes for one operation: the least of
 the table's (RDNA3: 256 a clock and SIMD of 32 lanes)."""
@@ -45,6 +51,12 @@ def matrix_cost(shape: MmaShape, rows: int) -> int:
     multiply = tiles.tokens * tiles.columns * BLOCK // MATRIX_MACS
     each = tiles.tokens * BLOCK * STAGE + multiply + tiles.tokens * tiles.columns
     return tiles.columns * BLOCK * UNPACK + times * each + rows * PANEL * SCALE
+
+
+def engine_shapes(profile: Profile, types: Iterable[DType] = ENGINE_TYPES) -> tuple[MmaShape, ...]:
+    """The matrix instruction of a profile for each type of floats that it has one for."""
+    found = (choose(profile.matrix(t, t, F32)) for t in types)
+    return tuple(s for s in found if s is not None)
 
 
 def few_rows(shape: MmaShape | None, dot4: Fact[bool] | None) -> int:

@@ -8,16 +8,17 @@ from speccc.errors import UnsupportedError
 from speccc.ir.expr import Fn, LoadBytes
 from speccc.ir.fragment import FragLoad, Fragment, FragMma, FragStore, FragZero
 from speccc.ir.tile import Mem
+from speccc.ir.types import BF16
 from speccc.targets.clike.aligned import multiple
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
 from speccc.targets.clike.render import Renderer
-from speccc.targets.metal.msl_prelude import READS, prelude
+from speccc.targets.metal.msl_prelude import BFLOAT, READS, prelude
 
 TYPES = {
     "f32": "float",
     "f16": "half",
-    "bf16": "ushort",
+    "bf16": "bfloat",
     "i8": "char",
     "u8": "uchar",
     "i32": "int",
@@ -42,6 +43,8 @@ BITCASTS = {
     ("u32", "f32"): "as_type<float>",
     ("i32", "u32"): "as_type<uint>",
     ("u32", "i32"): "as_type<int>",
+    ("bf16", "u32"): "bf16_bits",
+    ("u32", "bf16"): "bf16_of",
     ("i8", "u8"): "as_type<uchar>",
     ("u8", "i8"): "as_type<char>",
 }
@@ -56,9 +59,9 @@ _WORDS = """
     xor_eq main
     device constant threadgroup thread kernel vertex fragment visible ray_data object_data metal
     half uchar ushort uint ulong bfloat size_t ptrdiff_t packed sampler texture precise fast
-    ulong2 char4 as_type dot4_ir min max abs rint sqrt fma mem_flags threadgroup_barrier
-    simdgroup_matrix sizes thread_number simdgroup_number group_number group_count lane_number
-    simd_shuffle_xor
+    ulong2 char4 as_type dot4_ir bf16_bits bf16_of min max abs rint sqrt fma mem_flags
+    threadgroup_barrier simdgroup_matrix sizes thread_number simdgroup_number group_number
+    group_count lane_number simd_shuffle_xor
 """
 MOST_BUFFERS = 31
 """Of a kernel: the argument table of Apple's Metal Feature Set Tables."""
@@ -102,6 +105,9 @@ def _declarations(r: Renderer) -> None:
         fields = [f"    int {r.exprs.variable(v)};" for v in r.kernel.scalars]
         for line in ("struct Sizes {", *fields, "};", ""):
             r.out.line(line)
+    if any(s.a == BF16 for s in r.shapes):
+        r.out.lines(BFLOAT)
+        r.out.line()
     prelude(r.out, r.dialect, {dtype.name for _, dtype in r.exprs.readers})
 
 

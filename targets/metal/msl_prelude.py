@@ -27,6 +27,18 @@ static inline int dot4_ir(int a, int b) {
 """
 
 
+BFLOAT = """\
+// A bfloat's bits, and the bfloat of some.
+static inline uint bf16_bits(bfloat x) {
+    return uint(as_type<ushort>(x));
+}
+
+static inline bfloat bf16_of(uint bits) {
+    return as_type<bfloat>(ushort(bits));
+}
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """How a type is read from bytes.

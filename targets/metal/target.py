@@ -17,7 +17,7 @@ from speccc.passes.plan_memory import Arena
 from speccc.targets.base import RenderedPlan, Source
 from speccc.targets.clike.plan import render_plan, unservable
 from speccc.targets.clike.render import KernelText, render_kernel
-from speccc.targets.clike.schedule import few_rows
+from speccc.targets.clike.schedule import engine_shapes, few_rows
 from speccc.targets.devices.profile import Fact, Profile
 from speccc.targets.metal.metal_build import FLAGS, compile_msl, metal_version
 from speccc.targets.metal.msl import MSL
@@ -60,7 +60,8 @@ class MetalTarget:
         """The pass to fragment level."""
         simdgroup = self.profile.arch.subgroup or SIMDGROUP
         few = few_rows(self.shape, self.profile.arch.dot4) if self.few is None else self.few
-        return DotToFragment(self.shape, simdgroup.value, SIMDGROUPS, few)
+        floats = engine_shapes(self.profile) if self.matrix else ()
+        return DotToFragment(self.shape, simdgroup.value, SIMDGROUPS, few, floats=floats)
 
     def unsupported(self, plan: Plan) -> str | None:
         """Why the plan cannot be served, in words that follow its name; None when it can."""

@@ -8,13 +8,12 @@ from speccc.errors import UnsupportedError
 from speccc.ir.expr import Fn, LoadBytes
 from speccc.ir.fragment import FragLoad, Fragment, FragMma, FragStore, FragZero, Role, walk
 from speccc.ir.tile import Buf, Mem
-from speccc.ir.types import BF16
 from speccc.targets.clike.aligned import multiple
 from speccc.targets.clike.cpp_words import CPP
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
 from speccc.targets.clike.prelude import write_exp, write_half
-from speccc.targets.clike.render import SIDES, Renderer
+from speccc.targets.clike.render import Renderer
 
 MATRIX, PRELUDE = (
     Path(__file__).with_name(f"{name}.hpp").read_text(encoding="utf-8")
@@ -48,6 +47,8 @@ BITCASTS = {
     ("u32", "f32"): "sycl::bit_cast<float>",
     ("i32", "u32"): "uint",
     ("u32", "i32"): "int",
+    ("bf16", "u32"): "uint",
+    ("u32", "bf16"): "uint16_t",
     ("i8", "u8"): "uint8_t",
     ("u8", "i8"): "int8_t",
 }
@@ -57,8 +58,8 @@ _WORDS = """
     abs exp fma sqrt round min max div remainder index log pow sin cos tan floor ceil signal time
     stdin stdout stderr errno unix linux
     min_ir max_ir dot4_ir bytes_at f32_at f16_at bf16_at i32_at u32_at product_sum lanes lane_id
-    place layout_of matrix_zero matrix_load matrix_store matrix_mad in_local in_global Matrix Order
-    Use SUBGROUP PER_LANE
+    place layout_of elements Element number bfloat16 matrix_zero matrix_load matrix_store matrix_mad
+    in_local in_global Matrix Order Use SUBGROUP PER_LANE
 """
 READERS = {
     "f32": ("float", "bytes_at<float, ALIGN>(p, at)"),
@@ -173,9 +174,7 @@ def _matrix(r: Renderer, frag: Fragment) -> str:
     if len(orders) > 1:
         raise UnsupportedError(f"sycl: fragment {frag.name} is loaded in both orders")
     order = orders.pop() if orders else "Order::by_rows"
-    if frag.shape.dtype(frag.role) == BF16:
-        raise UnsupportedError(f"sycl: fragment {frag.name}: no matrices of bf16")
-    rows, cols = SIDES[frag.role]
+    rows, cols = r.sides(frag)
     kind = r.exprs.type(frag.shape.dtype(frag.role))
     return f"Matrix<{USES[frag.role]}, {kind}, {rows}, {cols}, {order}>"
 

@@ -18,7 +18,7 @@ from speccc.passes.plan_memory import Arena
 from speccc.targets.base import Needs, RenderedPlan, Source, ToolMissingError
 from speccc.targets.clike.plan import render_plan, unservable
 from speccc.targets.clike.render import KernelText
-from speccc.targets.clike.schedule import few_rows
+from speccc.targets.clike.schedule import engine_shapes, few_rows
 from speccc.targets.devices.profile import Profile
 from speccc.targets.sycl.render import render_sycl
 from speccc.targets.sycl_build import (
@@ -69,7 +69,8 @@ class SyclTarget:
         """The pass to fragment level."""
         arch, shape = self.profile.arch, self.shape
         subgroup = arch.subgroup.value if arch.subgroup else shape.n
-        return DotToFragment(shape, subgroup, SUBGROUPS, few_rows(shape, arch.dot4))
+        few, floats = few_rows(shape, arch.dot4), engine_shapes(self.profile)
+        return DotToFragment(shape, subgroup, SUBGROUPS, few, floats=floats)
 
     def unsupported(self, plan: Plan) -> str | None:
         """Why the plan cannot be served, in words that follow its name; None when it can."""

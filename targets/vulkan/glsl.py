@@ -19,7 +19,7 @@ from speccc.ir.tile import Buf, Mem
 from speccc.targets.clike.aligned import multiple
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
-from speccc.targets.clike.render import SIDES, Renderer
+from speccc.targets.clike.render import Renderer
 from speccc.targets.vulkan.glsl_prelude import Fma, byte_reader, prelude
 from speccc.targets.vulkan.glsl_words import RESERVED
 
@@ -51,6 +51,8 @@ BITCASTS = {
     ("u32", "f32"): "uintBitsToFloat",
     ("i32", "u32"): "uint",
     ("u32", "i32"): "int",
+    ("bf16", "u32"): "uint",
+    ("u32", "bf16"): "uint16_t",
     ("i8", "u8"): "uint8_t",
     ("u8", "i8"): "int8_t",
 }
@@ -173,7 +175,7 @@ def _interface(r: Renderer, sizes: tuple[Var, ...], views: Views) -> None:
 
 
 def _coopmat(r: Renderer, frag: Fragment) -> str:
-    rows, cols = SIDES[frag.role]
+    rows, cols = r.sides(frag)
     kind = r.exprs.type(frag.shape.dtype(frag.role))
     return f"coopmat<{kind}, gl_ScopeSubgroup, {rows}, {cols}, {USES[frag.role]}>"
 

@@ -11,13 +11,13 @@ from speccc.ir.expr import Var
 from speccc.ir.fragment import MmaShape
 from speccc.ir.plan import Plan
 from speccc.ir.tile import Kernel
-from speccc.ir.types import I8, I32
+from speccc.ir.types import F16, I8, I32
 from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.plan_memory import Arena
 from speccc.passes.scaled_dot_to_fragment import Staging
 from speccc.targets.base import Needs, RenderedPlan, Source, ToolMissingError
 from speccc.targets.clike.plan import render_plan, unservable
-from speccc.targets.clike.schedule import few_rows
+from speccc.targets.clike.schedule import engine_shapes, few_rows
 from speccc.targets.devices.profile import Profile
 from speccc.targets.glsl_build import (
     OLDEST_GLSLANG,
@@ -35,6 +35,8 @@ PROMISED_SHARED = 16384
 USUAL_SUBGROUP = 32
 INVOCATIONS = 64
 """Least invocations of a workgroup: a panel's 16 columns times blocks or rows keep them busy."""
+MATRIX_TYPES = (F16,)
+"""Of floats: GL_KHR_cooperative_matrix alone has no bf16."""
 SOFTWARE = ("lavapipe",)
 """Devices whose own fma rounds twice, and whose workgroups are threads of few CPUs."""
 SOFTWARE_DEVICE = "llvmpipe"
@@ -76,7 +78,9 @@ class VulkanTarget:
         few = few_rows(shape, arch.dot4) if self.few is None else self.few
         # Where nobody says how large subgroups are, none of them can add anything up.
         split = None if arch.subgroup else 1
-        return DotToFragment(shape, subgroup, max(1, least // subgroup), few, split)
+        floats = engine_shapes(self.profile, MATRIX_TYPES) if self.matrix else ()
+        subgroups = max(1, least // subgroup)
+        return DotToFragment(shape, subgroup, subgroups, few, split, floats)
 
     @property
     def software(self) -> bool:

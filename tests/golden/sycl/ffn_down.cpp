@@ -1,5 +1,5 @@
 // ffn_down for SYCL, sycl:bmg, i8*i8->i32 8x16x32, 4 subgroups of 16.
-// sha256 of what follows: 2932a1304297cc83
+// sha256 of what follows: a805e0347ef74545
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -96,15 +96,24 @@ template <int ALIGN, class Byte> int i32_at(const Byte* p, int at) {
 
 // Matrices of one sub-group: acc[M, N] += a[M, K] b[K, N]. With SPECCC_JOINT_MATRIX they are the
 // device's (XMX); without it, lane l of any sub-group holds columns l, l + SUBGROUP, ... of each.
+// A uint16_t is the bits of a bf16.
 enum class Order { by_rows, by_columns };
+
+template <class T> T* elements(T* p) { return p; }
+#if SPECCC_JOINT_MATRIX
+using syclex::bfloat16;
+inline bfloat16* elements(uint16_t* p) { return reinterpret_cast<bfloat16*>(p); }
+inline const bfloat16* elements(const uint16_t* p) { return reinterpret_cast<const bfloat16*>(p); }
+#endif
+template <class T> using Element = std::remove_pointer_t<decltype(elements((T*)nullptr))>;
 
 template <class T> auto in_local(T* p) {
     namespace as = sycl::access;
-    return sycl::address_space_cast<as::address_space::local_space, as::decorated::no>(p);
+    return sycl::address_space_cast<as::address_space::local_space, as::decorated::no>(elements(p));
 }
 template <class T> auto in_global(T* p) {
     namespace as = sycl::access;
-    return sycl::address_space_cast<as::address_space::global_space, as::decorated::no>(p);
+    return sycl::address_space_cast<as::address_space::global_space, as::decorated::no>(elements(p));
 }
 inline sycl::sub_group lanes() { return syclex::this_work_item::get_sub_group(); }
 
@@ -115,7 +124,7 @@ constexpr mx::layout layout_of(Order o) {
     return o == Order::by_rows ? mx::layout::row_major : mx::layout::col_major;
 }
 template <Use U, class T, int ROWS, int COLS, Order O>
-using Matrix = mx::joint_matrix<sycl::sub_group, T, U, ROWS, COLS,
+using Matrix = mx::joint_matrix<sycl::sub_group, Element<T>, U, ROWS, COLS,
                                 U == Use::accumulator ? mx::layout::dynamic : layout_of(O)>;
 
 template <class Mat> void matrix_zero(Mat& m) { mx::joint_matrix_fill(lanes(), m, 0); }
@@ -163,6 +172,8 @@ template <Order O, class Mat, class Ptr> void matrix_load(Mat& m, Ptr p, int str
 template <Order O, class Mat, class Ptr> void matrix_store(Mat& m, Ptr p, int stride) {
     m.each([=](auto& x, int r, int c) { p[place<O>(r, c, stride)] = x; });
 }
+template <class T> T number(T x) { return x; }
+inline float number(uint16_t bits) { return sycl::bit_cast<float>(uint(bits) << 16); }
 template <class T> T product_sum(T a, T b, T c) { return c + a * b; }
 inline float product_sum(float a, float b, float c) { return sycl::fma(a, b, c); }
 template <Use U, class T, int M, int N, Order O, class A, class B>
@@ -171,9 +182,9 @@ void matrix_mad(Matrix<U, T, M, N, O>& acc, A& a, B& b) {
     for (int k = 0; k < A::cols; ++k)
 #pragma clang loop unroll(disable)
         for (int r = 0; r < M; ++r) {
-            T x = sycl::group_broadcast(lanes(), T(a.own[r][k / SUBGROUP]), k % SUBGROUP);
+            T x = sycl::group_broadcast(lanes(), T(number(a.own[r][k / SUBGROUP])), k % SUBGROUP);
             for (int s = 0; s < B::slots; ++s)
-                acc.own[r][s] = product_sum(x, T(b.own[k][s]), acc.own[r][s]);
+                acc.own[r][s] = product_sum(x, T(number(b.own[k][s])), acc.own[r][s]);
         }
 }
 #endif
