@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from cpu_rig import same_bits
+from fragment_rig import rewritten, with_body
 
 from speccc.ir import expr as ex
 from speccc.ir.expr import Load, Var
 from speccc.ir.formats import FORMATS
+from speccc.ir.fragment import FragLoad, FragmentKernel, Role
 from speccc.ir.interp_tile import run_kernel
 from speccc.ir.matrix_engine import engine_bound
 from speccc.ir.minifloat import MINIFLOATS
 from speccc.ir.packed import FLOATS, PackedMatrix, load_le
 from speccc.ir.tile import LANES, Alloc, Axis, Buf, Dot, Kernel, Map, Mem, RowTiles, Share, Stmt
 from speccc.ir.types import BF16, F32, U8, DType
-from speccc.passes.float_dot_to_fragment import HELD_AS
+from speccc.passes.float_dot_to_fragment import DEPTH, HELD_AS
 
 Array = npt.NDArray[Any]
 WIDTHS = (8, 7, 6, 5, 4, 3, 2, 1)
@@ -104,6 +106,20 @@ def rows_of(p: Product, bufs: dict[Buf, Array], rows: slice) -> dict[Buf, Array]
     return {**bufs, p.x: bufs[p.x][rows], p.y: np.zeros_like(bufs[p.y][rows])}
 
 
+def swapped_steps(kernel: FragmentKernel) -> FragmentKernel:
+    """The kernel with rows of k taken from the other end: right where k is a whole chunk."""
+
+    def rule(s: Stmt) -> Stmt:
+        if not isinstance(s, FragLoad) or s.frag.role is not Role.B:
+            return s
+        last = DEPTH - s.frag.shape.k
+        first, second = s.at
+        at = (first, ex.sub(last, second)) if s.transposed else (ex.sub(last, first), second)
+        return replace(s, at=at)
+
+    return with_body(kernel, rewritten(kernel.body, rule))
+
+
 Run = Callable[[dict[Buf, Array]], Array]
 """Buffers of a product -> y."""
 
@@ -115,3 +131,10 @@ def check(p: Product, run: Run, m: int, seed: int = 0) -> None:
     assert (np.abs(y - golden(p, bufs)) <= bound(p, bufs)).all()
     for part in (slice(m - 1, m), slice(max(0, m - 5), m)):
         assert same_bits(run(rows_of(p, bufs, part)), y[part])
+
+
+def fails(p: Product, run: Run) -> None:
+    """The control: nearly all that a wrong kernel makes is further off than the bound."""
+    bufs = inputs(p, 9)
+    off = np.abs(run(bufs) - golden(p, bufs)) > bound(p, bufs)
+    assert off[:, : p.w.rows].mean() > 0.9

@@ -1,0 +1,125 @@
+"""Dots of floats on the matrix engines of SYCL, Metal and Vulkan, as their emulations have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import metal_rig
+import pytest
+from emulation.metal_stand_in import stand_in
+from emulation.require import require
+from emulation.sycl_cpu import SyclCpu
+from emulation.sycl_kernel import launched
+from emulation.vulkan_root import find_vulkan
+from emulation.vulkan_worker import VulkanWorker
+from engine_rig import Product, check, fails, product, swapped_steps
+from fragment_rig import Array, dispatched
+from golden_text import check_golden
+
+from speccc.ir.fragment import FragmentKernel
+from speccc.ir.tile import Buf
+from speccc.targets.clike.render import KernelText
+from speccc.targets.glsl_build import compile_glsl
+from speccc.targets.registry import target, target_names
+from speccc.targets.report import kernel_facts
+from speccc.targets.sycl.render import render_sycl
+from speccc.targets.sycl_build import Form, compile_sycl, find_sycl_compiler
+from speccc.targets.vulkan.glsl_prelude import Fma
+from speccc.targets.vulkan.render import render_shader
+
+K, N, M = 100, 20, 11
+MULTIPLY_ADD = "OpCooperativeMatrixMulAddKHR"
+Bufs = dict[Buf, Array]
+Launch = Callable[[KernelText, Bufs, dict], dict]
+Render = Callable[[FragmentKernel], KernelText]
+TARGETS = {"sycl": "sycl:bmg", "metal": "metal:m4", "vulkan": "vulkan:lavapipe"}
+RENDER: dict[str, Render] = {
+    "sycl": render_sycl,
+    "metal": metal_rig.rendered,
+    "vulkan": lambda kernel: render_shader(kernel, Fma.PAIRS),
+}
+ENDINGS = {"sycl": "cpp", "metal": "metal", "vulkan": "comp"}
+PAIRS = [(b, f) for b in TARGETS for f in ("f16", "bf16", "fp8") if (b, f) != ("vulkan", "bf16")]
+"""Vulkan's matrices of bf16 are an extension of their own."""
+
+
+@pytest.fixture(scope="module")
+def sycl() -> Iterator[Launch]:
+    require("sycl")
+    with SyclCpu() as device:
+        yield lambda text, bufs, sizes: launched(device, text, bufs, sizes)
+
+
+@pytest.fixture(scope="module")
+def metal(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    require("metal")
+    machine = stand_in(tmp_path_factory.mktemp("metal"))
+    return lambda text, bufs, sizes: metal_rig.launched(machine, text, bufs, sizes)
+
+
+@pytest.fixture(scope="module")
+def vulkan() -> Iterator[Launch]:
+    require("vulkan")
+    home = find_vulkan()
+    assert home is not None
+    with VulkanWorker(home) as worker:
+        yield lambda text, bufs, sizes: dispatched(home, worker, text, bufs, sizes, groups=2)
+
+
+def lowered(backend: str, p: Product) -> FragmentKernel:
+    return target(TARGETS[backend]).lowering.run(p.kernel)
+
+
+def runner(
+    backend: str, p: Product, kernel: FragmentKernel, request: pytest.FixtureRequest
+) -> Callable[[Bufs], Array]:
+    launch: Launch = request.getfixturevalue(backend)
+    text = RENDER[backend](kernel)
+    return lambda bufs: launch(text, bufs, {p.m: len(bufs[p.x])})[p.y]
+
+
+@pytest.mark.parametrize(("backend", "fmt"), PAIRS)
+def test_a_product_is_near_golden_and_its_rows_alike(
+    backend: str, fmt: str, request: pytest.FixtureRequest
+) -> None:
+    """A tail of k, and rows that fill no fragment; any number of rows gives a row's bits."""
+    p = product(fmt, N, K)
+    check(p, runner(backend, p, lowered(backend, p), request), M)
+
+
+@pytest.mark.parametrize("backend", TARGETS)
+def test_a_step_of_k_read_elsewhere_fails_the_bound(
+    backend: str, request: pytest.FixtureRequest
+) -> None:
+    p = product("f16", N, 64)
+    fails(p, runner(backend, p, swapped_steps(lowered(backend, p)), request))
+
+
+@pytest.mark.parametrize("backend", TARGETS)
+def test_golden_texts(backend: str, request: pytest.FixtureRequest) -> None:
+    """Of halves, which all have."""
+    text = RENDER[backend](lowered(backend, product("f16", N, K))).text
+    check_golden(f"{backend}/product_f16.{ENDINGS[backend]}", text, request)
+
+
+@pytest.mark.parametrize("fmt", ["f16", "bf16", "fp8"])
+def test_sycl_asks_for_the_engine(fmt: str) -> None:
+    require("sycl")
+    compiler = find_sycl_compiler()
+    assert compiler is not None
+    text = render_sycl(lowered("sycl", product(fmt, N, K)))
+    spirv = compile_sycl(text.text, compiler, Form.JOINT, name=text.name)
+    assert kernel_facts({"spv": spirv}).instructions == {MULTIPLY_ADD: 1}
+
+
+@pytest.mark.parametrize("name", [n for n in target_names() if n.startswith("vulkan:")])
+@pytest.mark.parametrize("fmt", ["f16", "fp8"])
+def test_every_vulkan_profile_builds(name: str, fmt: str) -> None:
+    """With its instruction of halves if it has one; spirv-val has nothing to say."""
+    require("vulkan")
+    home = find_vulkan()
+    assert home is not None
+    lowering = target(name).lowering
+    text = render_shader(lowering.run(product(fmt, N, K).kernel))
+    found = kernel_facts({"spv": compile_glsl(text.text, home.tools, name=text.name)}).instructions
+    assert found == ({MULTIPLY_ADD: 1} if lowering.floats else {})
