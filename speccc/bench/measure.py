@@ -32,7 +32,7 @@ class Settings:
     """`rounds` alternating rounds; `depth` tokens of context under each verify pass."""
 
     rounds: int = 10
-    repeat: int = 3
+    repeat: int = 5
     depth: int = 256
     widths: tuple[int, ...] = WIDTHS
     tasks: tuple[Task, ...] = TASKS

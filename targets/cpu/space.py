@@ -15,8 +15,9 @@ from speccc.ir.tile import Kernel, RowTiles, ScaledDot, Share, walk
 from speccc.targets.cpu.isa import Isa
 
 UNROLLS = (1, 2, 4)
-PREFETCH = (512, 4096)
-"""Bytes: a cache miss lasts about 100 ns, in which one core streams 1 to 2 KB."""
+PREFETCH = (512, 8192)
+"""Bytes: a cache miss lasts about 100 ns, in which one core streams 1 to 2 KB; where many rows read
+a panel in several tiles, what follows it is wanted while the panel is at work."""
 
 CODE = {"avx512vnni": 32, "avxvnni": 8, "avx2": 8, "dotprod": 8, "portable": 8}
 """Most row dots of one block written out per trip, by instruction set: as many as there are
