@@ -263,6 +263,20 @@ def substitute(e: Expr, env: dict[Var, Expr]) -> Expr:
     return e
 
 
+def quotient(e: Expr, n: int) -> Expr | None:
+    """e // n if every term of the sum that e is has n in a constant; else None."""
+    if isinstance(e, Const):
+        return lit(int(e.value) // n) if e.value % n == 0 else None
+    if not isinstance(e, Apply) or e.fn not in (Fn.ADD, Fn.SUB, Fn.MUL):
+        return None
+    a, b = (quotient(x, n) for x in e.args)
+    if e.fn is not Fn.MUL:
+        return None if a is None or b is None else _binary(e.fn, a, b)
+    if b is not None:
+        return mul(e.args[0], b)
+    return None if a is None else mul(a, e.args[1])
+
+
 def stride(e: Expr, var: Var) -> int | None:
     """The constant c with e = c * var + (something free of var), or None if there is no such c."""
     if e is var:

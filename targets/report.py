@@ -62,7 +62,8 @@ def _text_counts(pattern: str) -> Callable[[str], Mapping[str, int]]:
 
 # An instruction starts a line; a comment or a name elsewhere in it does not count.
 _PTX = _text_counts(
-    r"(?m)^\s*(?:@!?%p\d+ )?(mma\.sync|wgmma\.mma_async|tcgen05\.mma|dp4a)\b(?:\S*kind::(\w+))?"
+    r"(?m)^\s*(?:@!?%p\d+ )?(mma\.sync|wgmma\.mma_async|tcgen05\.mma|dp4a)\b"
+    r"(?:\S*kind::(\w+)|\S*\.f32\.(f16|bf16|e4m3)\b)?"
 )
 _GCN = _text_counts(r"(?m)^\s*(v_(?:mfma|wmma|swmmac|smfmac|dot4)_\w+)")
 _MSL = _text_counts(r"\b(simdgroup_multiply_accumulate)\s*\(")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from emulation.engine_sum import engine_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,27 +44,14 @@ def golden(a: Array, b: Array) -> Array:
     return acc
 
 
-def cut(terms: Array, fraction: int) -> Array:
-    """Terms [n, ...] moved to the exponent of the largest and cut off, then their sum, cut off."""
-    top = np.abs(terms).max(axis=0)
-    unit = np.exp2(np.floor(np.log2(np.where(top > 0, top, 1))) - fraction)
-    total = (np.trunc(terms / unit) * unit).sum(axis=0)
-    most = np.exp2(np.floor(np.log2(np.where(total != 0, np.abs(total), 1))) - fraction)
-    out: Array = np.trunc(total / most) * most
-    return out
-
-
 def an_engine(dtype: DType, a: Array, b: Array, width: int, seed: int) -> Array:
     """An engine as bad as the table allows, `width` products at a time in an order of its own."""
     engine, n = ENGINES[dtype], a.shape[1]
-    products = (a.T[:, :, None].astype(np.float64) * b[:, None, :]).astype(np.float64)
-    acc, rng = np.zeros(products.shape[1:]), np.random.default_rng(seed)
-    for at in range(0, n, engine.step or n):
-        step = rng.permutation(products[at : at + (engine.step or n)])
-        inside = acc if engine.step is None else np.zeros_like(acc)
-        for k in range(0, len(step), width):
-            inside = cut(np.concatenate([inside[None], step[k : k + width]]), engine.fraction)
-        acc = inside if engine.step is None else (acc + inside).astype(np.float32)
+    zero, step = np.zeros((len(a), b.shape[1]), np.float32), engine.step or n
+    acc, rng = zero, np.random.default_rng(seed)
+    for at in range(0, n, step):
+        order = at + rng.permutation(min(step, n - at))
+        acc = acc + engine_sum(a[:, order], b[order], zero, engine.fraction, width)
     return acc
 
 

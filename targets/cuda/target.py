@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from speccc.targets.devices.profile import Profile
-from speccc.targets.triton.schedule import Fp4, Shape
+from speccc.targets.triton.engine import fp8_of
+from speccc.targets.triton.schedule import Fp4, Fp8, Shape
 from speccc.targets.triton.target import TritonTarget
 from speccc.targets.triton_build import Built, TritonKernel, build_cuda
 
@@ -16,6 +17,11 @@ UNITS = {100: 2, 103: 2}
 """Most panels of an int8 tile. From 64 rows on Triton 3.9 takes `tcgen05.mma` on sm_100, and then
 fails: it has none of 8 columns, and none in a function that a kernel calls; sm_103 has none of int8
 at all. On sm_90 tiles of 64 rows become `wgmma`."""
+FLOAT_UNITS = {90: 2, 100: 2, 103: 2}
+"""Most panels of a tile of floats: below 64 rows all heights of it are `mma.sync`."""
+FP8 = {90: Fp8(tokens=16), 100: None, 103: None}
+"""sm_90 has e4m3 in `wgmma` alone, which is one instruction where all tiles are 64x16. On sm_100 it
+is `tcgen05.mma`, as unfit as for int8: f16 holds e4m3."""
 TOKENS = 8
 """Columns of `mma.sync`'s accumulator, and the least of `wgmma`'s."""
 
@@ -28,5 +34,10 @@ def make(profile: Profile) -> TritonTarget:
         return build_cuda(kernel, arch)
 
     plain = Shape(tokens=TOKENS, fp4=FP4.get(arch))
-    shape = replace(plain, units=UNITS.get(arch, plain.units))
+    shape = replace(
+        plain,
+        units=UNITS.get(arch, plain.units),
+        float_units=FLOAT_UNITS.get(arch, plain.float_units),
+        fp8=FP8[arch] if arch in FP8 else fp8_of(profile),
+    )
     return TritonTarget(profile, build, ("ptx", "cubin"), WARP, shape)

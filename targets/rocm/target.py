@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from speccc.targets.devices.profile import Profile
+from speccc.targets.triton.engine import fp8_of
 from speccc.targets.triton.schedule import Shape
 from speccc.targets.triton.target import TritonTarget
 from speccc.targets.triton_build import ROCM_WAVES, Built, TritonKernel, build_rocm
@@ -18,5 +19,5 @@ def make(profile: Profile) -> TritonTarget:
     def build(kernel: TritonKernel) -> Built:
         return build_rocm(kernel, chip)
 
-    shape = Shape(tokens=TOKENS, registers=None)
+    shape = Shape(tokens=TOKENS, registers=None, fp8=fp8_of(profile))
     return TritonTarget(profile, build, ("amdgcn", "hsaco"), ROCM_WAVES[chip], shape)

@@ -1,7 +1,7 @@
 """Products as Triton text: weights are the rows of a tile [units * lanes, tokens].
 
-An int8 product of one 32-block is a `tl.dot`; its scaling, and the product of floats, are fused
-multiply-adds in the order the IR fixes.
+An int8 product of one 32-block is a `tl.dot`; its scaling, and the product of floats that no matrix
+engine makes, are fused multiply-adds in the order the IR fixes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from speccc.ir import expr as ex
 from speccc.ir.expr import Var
 from speccc.ir.packed import BLOCK, PANEL
 from speccc.ir.tile import Buf, Dot, ScaledDot
+from speccc.targets.triton.engine import by_engine, engine_steps
 from speccc.targets.triton.expr import Tiled, address, placed
 from speccc.targets.triton.fp4 import fp4_blocks, native
 from speccc.targets.triton.writer import Writer
@@ -77,10 +78,14 @@ def _done(w: Writer, acc: Buf, name: str, i: Var, j: Var) -> None:
 
 
 def dot(w: Writer, s: Dot) -> None:
-    """Floats, one k after the other."""
+    """Floats: one k after the other, or by a matrix engine."""
     loads, stores = w.touches(s)
     w.barrier(loads, stores)
     name, _, _ = _acc(w, s.acc, s.i, s.j)
+    if by_engine(s):
+        engine_steps(w, s, name)
+        _done(w, s.acc, name, s.i, s.j)
+        return
     k = w.name(s.k.name)
     w.move(s.k, k, s.a, s.b)
     w.put(f"for {k} in {w.range(w.expr(s.lo), w.expr(s.hi))}:")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from speccc.ir.expr import stride, variables
 from speccc.ir.tile import Dot, RowTiles, ScaledDot, walk
+from speccc.targets.triton.engine import tokens_of
 from speccc.targets.triton.registers import clip_of
 from speccc.targets.triton.schedule import Shape
 
@@ -22,6 +23,7 @@ def heights(s: RowTiles, shape: Shape) -> tuple[int, ...]:
     tokens, bodies = shape.tokens, [t for _, body in s.variants for t in walk(body)]
     if shape.fp4 is not None and any(isinstance(t, ScaledDot) and is_fp4(t) for t in bodies):
         tokens = max(tokens, shape.fp4.tokens)
+    tokens = max(tokens, *(tokens_of(t, shape) for t in bodies), 1)
     most = tokens
     if any(isinstance(t, (Dot, ScaledDot)) for t in bodies):
         per = max((stride(s.extent, v) or 1 for v in variables(s.extent)), default=1)

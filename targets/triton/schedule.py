@@ -21,12 +21,21 @@ class Fp4:
 
 
 @dataclass(frozen=True, slots=True)
+class Fp8:
+    """Where there is an instruction for e4m3: most panels of its tile, and least tokens."""
+
+    units: int = 4
+    tokens: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """A tile is `tokens` columns and up to `units` panels of 16 rows, if `fill` workers stay busy.
 
     Trips of long loops are written out `unroll` at a time, so that their loads overlap. `warps` and
     `stages` are the compiler's, and so are `registers` of a thread on CUDA, where all may be used:
-    a spill in a loop over weights costs more than fewer resident workers.
+    a spill in a loop over weights costs more than fewer resident workers. A sum of floats that the
+    matrix engine makes takes up to `float_units` panels; one of e4m3 is as `fp8` says.
     """
 
     tokens: int = 8
@@ -37,6 +46,8 @@ class Shape:
     stages: int = 2
     registers: int | None = 255
     fp4: Fp4 | None = None
+    float_units: int = 4
+    fp8: Fp8 | None = None
 
     def __str__(self) -> str:
         return (

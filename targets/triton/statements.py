@@ -38,6 +38,7 @@ from speccc.ir.tile import (
 )
 from speccc.ir.types import F32, Kind
 from speccc.targets.triton.dots import dot, enter_lanes, scaled_dot
+from speccc.targets.triton.engine import units_of
 from speccc.targets.triton.expr import TYPES, Held, Tiled, f32, placed
 from speccc.targets.triton.heights import heights, is_fp4
 from speccc.targets.triton.registers import accesses, lane_extent, lane_extents, row_axes
@@ -167,6 +168,8 @@ def units_at_once(w: Writer, s: Share) -> int:
         # All that its instruction takes, or what int8 takes as elsewhere.
         wide = fp4.lanes // LANES
         count = max(count, wide) if s.extent >= wide * w.shape.fill else count
+    most = [n for t in w.choices.run(s.body) if (n := units_of(t, w.shape))]
+    count = min(count, *most) if most else count
     while count > 1 and s.extent < count * w.shape.fill:
         count //= 2
     return count

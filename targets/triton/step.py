@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from speccc.ir.expr import Var
 from speccc.ir.plan import Loop, Plan, Step, phases
 from speccc.ir.tile import Buf, Kernel
+from speccc.targets.triton.engine import HELPER as E4M3_AS_F16
 from speccc.targets.triton.expr import POINTERS, helpers
-from speccc.targets.triton.fp4 import HELPER
+from speccc.targets.triton.fp4 import HELPER as E2M1
 from speccc.targets.triton.names import Names
 from speccc.targets.triton.phase import Phase, render_phase
 from speccc.targets.triton.schedule import Shape
@@ -32,6 +33,7 @@ LATE = 1
 SPINS = 1 << 22
 """Most looks at the count in one barrier: seconds, where a phase takes microseconds."""
 
+_HELPERS = {"e2m1": E2M1, "e4m3_as_f16": E4M3_AS_F16}
 _MEET = f'''@triton.jit
 def meet(grid_barrier, goal):
     """Waits until the arrivals of all workers are counted."""
@@ -84,8 +86,8 @@ def render_step(
     signature |= {args[v]: "i64" for v in plan.sizes}
     lines = [*_start(own), *_body(plan.body, done, args, names, barriers)]
     texts = [p.text for p in done.values()]
-    fp4 = [HELPER] if any("e2m1(" in t for t in texts) else []
-    parts = [helpers(), *fp4, *([_MEET] if barriers else []), *texts]
+    needed = [h for name, h in _HELPERS.items() if any(f"{name}(" in t for t in texts)]
+    parts = [helpers(), *needed, *([_MEET] if barriers else []), *texts]
     body = "\n".join(lines)
     parts.append(f"@triton.jit\ndef {entry}({', '.join(signature)}):\n{body}\n")
     text = "\n\n".join(parts)
