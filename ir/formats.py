@@ -30,7 +30,7 @@ from speccc.ir.format_expr import (
     ToF32,
     evaluate,
 )
-from speccc.ir.types import BF16, E4M3, E8M0_HALF, F16, F32, U8, UE4M3_HALF, DType, Kind
+from speccc.ir.types import BF16, E4M3, E8M0_HALF, F16, F32, U8, UE4M3_HALF, DType
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -159,17 +159,30 @@ class Format:
             return np.take(np.asarray(self.levels, np.int32), codes)
         return codes.astype(np.int32) - np.int32(self.zero_point)
 
-    def finite(self, raw: Bytes, shape: tuple[int, ...]) -> bool:
-        """Whether every scale, minimum, factor or float is finite (one quick scan)."""
+    def bound(self, raw: Bytes, shape: tuple[int, ...]) -> float:
+        """What no element's magnitude exceeds: one quick scan of scales, or of plain elements.
+
+        NaN or infinite if one of them, a minimum or a factor is.
+        """
         blocks = self._blocks(raw, shape)
         factors = self.row_factors(raw, shape)
-        if factors is not None and not np.isfinite(factors).all():
-            return False
-        floats = [f.name for f in self.fields if f.dtype.kind is Kind.FLOAT]
-        return all(
-            bool(np.isfinite(self._view(blocks[part]).field(name)).all())
-            for part in self._parts(len(blocks))
-            for name in floats
+        views = (self._view(blocks[part]) for part in self._parts(len(blocks)))
+        largest = _magnitude([self._bound(view) for view in views])
+        return largest * (1.0 if factors is None else _magnitude(factors))
+
+    def _bound(self, view: Blocks) -> float:
+        if self.code is None:
+            return _magnitude(evaluate(self.value, view))
+        integers = self.integers(np.arange(1 << self.code_bits, dtype=np.uint8))
+        scales, minimums = self._sizes(self.scale, view), self._sizes(self.minimum, view)
+        return _magnitude(integers) * scales + minimums
+
+    def _sizes(self, part: Expr | None, view: Blocks) -> float:
+        if part is None:
+            return 0.0
+        # A field is read without spreading it over the lanes of its group.
+        return _magnitude(
+            view.field(part.field) if isinstance(part, Read) else evaluate(part, view)
         )
 
     def _parts(self, blocks: int) -> Iterator[slice]:
@@ -197,6 +210,11 @@ class Format:
 
     def __str__(self) -> str:
         return self.name
+
+
+def _magnitude(x: npt.ArrayLike) -> float:
+    """The largest magnitude; NaN if there is one."""
+    return float(np.abs(x).max(initial=0))
 
 
 def plain(name: str, field: Field, gguf_type: int | None = None) -> Format:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from models import tiny_llama
 
@@ -75,6 +76,14 @@ def compilation(folder: Path, model: Path) -> Compiled:
 @pytest.fixture
 def artifact(compilation: Compiled) -> Path:
     return compilation.path
+
+
+def test_compile_tells_what_is_odd_about_a_model(tmp_path: Path, capsys: Capture) -> None:
+    huge = {"blk.0.ffn_up.weight": np.full((128, 64), 3e38, np.float32)}
+    path = tiny_llama(tmp_path, fmt="f32", tensors=huge)
+    assert run(["compile", str(path), "-o", str(tmp_path / "m.speccc"), "--tune", "0"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("note: tensor blk.0.ffn_up.weight holds values up to 3e+38: beyond ")
 
 
 def test_compile_prints_its_passes_and_dumps_its_stages(compilation: Compiled) -> None:

@@ -209,6 +209,37 @@ def test_refuses_values_that_are_not_finite(fmt: str, tmp_path: Path) -> None:
     refused(path, "blk.1.attn_q.weight holds a NaN or infinite")
 
 
+def test_tells_of_values_too_large_to_compute_with(tmp_path: Path) -> None:
+    """f32 has no square of a sum of 64 of them; one less is silently as good as any."""
+    name, most = "blk.1.ffn_up.weight", 2.0**64 / 64
+    for fmt, size, expected in (("f32", 3e38, 1), ("mxfp4", 3e38, 1), ("f32", most / 2, 0)):
+        weights = np.zeros((128, 64), np.float32)
+        weights[3, 5] = -size
+        source = open_model(tiny_llama(tmp_path, fmt=fmt, tensors={name: weights}))
+        assert len(source.notes) == expected
+        for note in source.notes:
+            assert note.startswith(f"tensor {name} holds values up to 3e+38: beyond 3e+17 ")
+
+
+def test_a_scale_that_no_code_uses_is_not_told_of(tmp_path: Path) -> None:
+    """A block's scale is large and its codes are 0: its elements are what counts."""
+    weights, name = np.zeros((128, 64), np.float32), "blk.1.ffn_up.weight"
+    path = tiny_llama(tmp_path, fmt="mxfp4", tensors={name: weights})
+    at, data = _place(path, name)
+    data[at] = 254  # 2^127
+    path.write_bytes(data)
+    assert open_model(path).notes == ()
+    data[at + 1] = 7  # times 6
+    path.write_bytes(data)
+    refused(path, f"{name} holds a NaN or infinite value")
+
+
+def _place(path: Path, name: str) -> tuple[int, bytearray]:
+    """Where a tensor begins in a file, and the file's bytes."""
+    (tensor,) = (t for t in gguf.GGUFReader(path).tensors if t.name == name)
+    return int(tensor.data_offset), bytearray(path.read_bytes())
+
+
 def test_refuses_wrong_tensors(tmp_path: Path) -> None:
     square = np.ones((64, 64), np.float32)
     cases: list[tuple[dict[str, np.ndarray], str]] = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import numpy as np
+
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.frontends.source import ROPE_FREQS, ModelConfig, Weight, expected_shapes
 
@@ -19,6 +21,10 @@ SIZE_LIMITS = {
     "ffn": 1 << 19,
     "context_length": 1 << 26,
 }
+
+SQUARES = math.sqrt(float(np.finfo(np.float32).max))
+"""A row of k normalised activations sums to at most k, so weights beyond this by k can make an
+element that the next norm, or a product of query and key, squares beyond f32."""
 
 
 def check_config(config: ModelConfig, where: str) -> None:
@@ -58,8 +64,8 @@ def _check_rope(config: ModelConfig, where: str) -> None:
         )
 
 
-def check_weights(config: ModelConfig, weights: dict[str, Weight], where: str) -> None:
-    """InputError naming what is missing, unexpected, misshapen or not finite."""
+def check_weights(config: ModelConfig, weights: dict[str, Weight], where: str) -> tuple[str, ...]:
+    """Notes; InputError naming what is missing, unexpected, misshapen or not finite."""
     expected = expected_shapes(config)
     optional = {ROPE_FREQS: (config.rope.dim // 2,)}
     missing = [name for name in expected if name not in weights]
@@ -84,20 +90,35 @@ def check_weights(config: ModelConfig, weights: dict[str, Weight], where: str) -
             raise UnsupportedError(
                 f"tensor {name} is {weight.format}; vectors must be f32, f16 or bf16", where=where
             )
-    check_finite(weights.values(), where)
+    notes = check_sizes(weights.values(), where)
     if ROPE_FREQS in weights and weights[ROPE_FREQS].decode().min() <= 0:
         raise InputError(f"tensor {ROPE_FREQS} holds a divisor that is not positive", where=where)
+    return notes
 
 
-def check_finite(weights: Iterable[Weight], where: str) -> None:
-    """InputError naming the first tensor that holds a NaN or infinite value or scale."""
+def check_sizes(weights: Iterable[Weight], where: str) -> tuple[str, ...]:
+    """A note for each tensor with elements of which f32 has no squares of sums.
+
+    InputError naming the first tensor that holds a NaN or infinite value or scale.
+    """
+    notes = []
     for weight in weights:
-        if not weight.format.finite(weight.raw, weight.shape):
+        largest = weight.format.bound(weight.raw, weight.shape)
+        what = "scale" if weight.format.quantized else "value"
+        most = SQUARES / weight.shape[-1]
+        if not weight.format.plain and most < largest < math.inf:  # it may be less, or infinite
+            largest, what = float(np.abs(weight.decode()).max()), "value"
+        if not math.isfinite(largest):
             raise InputError(
-                f"tensor {weight.name} holds a NaN or infinite "
-                f"{'scale' if weight.format.quantized else 'value'}; convert the model again",
+                f"tensor {weight.name} holds a NaN or infinite {what}; convert the model again",
                 where=where,
             )
+        if largest > most:
+            notes.append(
+                f"tensor {weight.name} holds values up to {largest:.0e}: beyond {most:.0e} what "
+                "they are multiplied by overflows f32, and logits may be NaN or all equal"
+            )
+    return tuple(notes)
 
 
 def _listed(names: list[str], noun: str) -> str:

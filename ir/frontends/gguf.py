@@ -57,7 +57,7 @@ def open_gguf(path: Path) -> ModelSource:
     tokenizer = read_tokenizer(meta)
     config = _config(meta, header, tokenizer)
     check_config(config, where)
-    check_weights(config, weights, where)
+    large = check_weights(config, weights, where)
     return ModelSource(
         path,
         config,
@@ -65,7 +65,7 @@ def open_gguf(path: Path) -> ModelSource:
         tokenizer,
         _template(meta),
         (path,),
-        (*header.notes, *meta.notes, *unused),
+        (*header.notes, *meta.notes, *unused, *large),
     )
 
 

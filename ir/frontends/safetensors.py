@@ -63,7 +63,7 @@ def open_safetensors(folder: Path) -> ModelSource:
     if divisors is not None:
         raw = F32_.encode(divisors).reshape(-1)
         weights[ROPE_FREQS] = Weight(ROPE_FREQS, divisors.shape, F32_, raw)
-    check_weights(config, weights, where)
+    notes = (*notes, *check_weights(config, weights, where))
     template = read_chat_template(folder)
     covered = (config_file, *(folder / name for name in sorted(files)))
     return ModelSource(folder, config, weights, tokenizer, template, covered, notes)

@@ -104,6 +104,8 @@ def command(
     if verbose:
         print_passes(manifest)
     print_plan(manifest)
+    for text in manifest["notes"]:
+        output.note(f"note: {text}")
     expected = manifest["verify_cost"].get("source")
     if expected is not None:
         output.note(f"note: T(m) is {expected}")
