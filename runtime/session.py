@@ -308,6 +308,13 @@ class CpuSession(StepSession):
         return arrays
 
 
+def results_of(spec: StepSpec, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The outputs that a step of these sizes was run for."""
+    if sizes["head_top"]:
+        return TOPS
+    return (spec.logits,) if sizes["head_logits"] else (spec.picks,)
+
+
 def buffer_shapes(spec: StepSpec, tiles: int) -> dict[BufSpec, tuple[int, ...]]:
     """The shape of each parameter for a cache of `tiles` tiles; 0 where weights give a size."""
     sizes = {"m": spec.max_rows, **sizes_of(tiles)}

@@ -87,7 +87,7 @@ def parse_step(step: Any) -> StepSpec:
 
 def check_plan(spec: StepSpec, plan: LaunchPlan) -> None:
     """ValueError unless the launches know all buffers of the step, as large as it makes them."""
-    if sorted(plan.sizes) != sorted(NAMES):
+    if sorted(plan.sizes) != sorted(_sizes(spec)):
         raise ValueError(f"the sizes of {FILE} are others")
     sample = {name: n for n, name in enumerate(plan.sizes, start=2)}
     for buf in spec.bufs:
@@ -97,6 +97,10 @@ def check_plan(spec: StepSpec, plan: LaunchPlan) -> None:
         sides = (d if isinstance(d, int) else sample[d] for d in buf.shape)
         if known.nbytes(sample) != math.prod(sides) * DTYPES[buf.dtype].nbytes:
             raise ValueError(f"{FILE} has another buffer {buf.name}")
+
+
+def _sizes(spec: StepSpec) -> tuple[str, ...]:
+    return (*NAMES, TOP) if spec.top else NAMES
 
 
 def _line(e: Exception) -> str:
@@ -159,8 +163,7 @@ def _check_bufs(spec: StepSpec) -> None:
         raise ValueError("a buffer is there twice")
     if tuple(b.name for b in spec.bufs)[: len(INPUTS)] != INPUTS:
         raise ValueError(f"the buffers do not begin with {', '.join(INPUTS)}")
-    sizes = (*NAMES, TOP) if spec.top else NAMES
-    if set(spec.scratch) != set(SCRATCH) or sorted(spec.sizes) != sorted(sizes):
+    if set(spec.scratch) != set(SCRATCH) or sorted(spec.sizes) != sorted(_sizes(spec)):
         raise ValueError("scratch or sizes are incomplete")
     for name, (dtype, shape) in wanted.items():
         if name not in bufs:

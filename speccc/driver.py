@@ -169,8 +169,7 @@ def _front(path: Path, options: CompileOptions, isa: Isa, times: _Times, tell: P
         source = requantized(source, options.weights, report)
         times.lap("requantize")
     graph = final_graph(source, options, times, tell)
-    top = MOST_TOP if options.target == "cpu" else 0
-    lowering = LowerGraph(options.kv, top, activations=options.activations)
+    lowering = LowerGraph(options.kv, MOST_TOP, activations=options.activations)
     lowered = lower_for(options.target, lowering, graph)
     bounds = _bounds(lowered)
     arena = PlanMemory(bounds).run(lowered.plan)

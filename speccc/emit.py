@@ -23,6 +23,7 @@ from speccc.memory_plan import step_traffic
 from speccc.passes.graph_pipeline import optimize
 from speccc.passes.lower_context import KV_TYPES, MAX_ROWS
 from speccc.passes.lower_graph import Lowered, LowerGraph
+from speccc.passes.lower_top import MOST_TOP
 from speccc.passes.plan_memory import Arena, PlanMemory
 from speccc.reach import lower_for
 from speccc.requantize import requantized
@@ -104,7 +105,8 @@ def read_model(path: Path, options: EmitOptions, tell: Progress, target: str = "
     if options.weights is not None:
         source = requantized(source, options.weights)
     graph = optimize(build_llama(source.config, weight_types(source.weights)))
-    lowered = lower_for(target, LowerGraph(options.kv, activations=options.activations), graph)
+    lowering = LowerGraph(options.kv, MOST_TOP, activations=options.activations)
+    lowered = lower_for(target, lowering, graph)
     bounds = {lowered.sizes["m"]: MAX_ROWS}
     arena = PlanMemory(bounds).run(lowered.plan)
     tell("read", 1, 1)
@@ -296,6 +298,7 @@ def _sizes(front: Front, m: int) -> dict[Var, int]:
         "head_first": 0,
         "head_rows": m,
         "head_logits": 0,
+        "head_top": 0,
     }
     return {v: known[v.name] for v in front.plan.sizes}
 

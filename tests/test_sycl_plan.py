@@ -16,6 +16,7 @@ from emulation.sycl_cpu import SyclCpu
 from emulation.sycl_kernel import launched
 from emulation.sycl_model import SyclModel
 from golden_text import check_golden
+from sampling_rig import Sampled
 from table_session import ScriptedDrafter, TableTokens
 from test_fragment_plan import SPECS, Bufs, Compared, Sizes
 from test_numerics import PlanSession, tokens_of
@@ -114,6 +115,10 @@ def test_a_model_generates(session: GpuSession, tmp_path: Path) -> None:
         done = generated(drafter)
         assert done.tokens == want
         assert done.stats.rounds < count
+
+
+def test_sampled_text_is_the_cpus(session: GpuSession) -> None:
+    Sampled(session, QUANTIZED).check()
 
 
 def test_smollm2_equals_the_cpu_target() -> None:

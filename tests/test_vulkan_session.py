@@ -16,6 +16,7 @@ from cpu_rig import (
     unmeasured,
 )
 from emulation.require import require
+from sampling_rig import Sampled
 from table_session import ScriptedDrafter
 from test_numerics import PlanSession, tokens_of
 from vulkan_rig import LAVAPIPE, NAMES, SPECS, model_of, session_of
@@ -140,6 +141,11 @@ def test_speculation_gives_the_golden_tokens(
     for name, drafter in half.items():
         assert rig.tokens(prompt, drafter)[0] == expected, name
     assert rig.tokens(prompt, ScriptedDrafter(expected))[1] < rounds / 2
+
+
+@pytest.mark.parametrize("which", NAMES)
+def test_sampled_text_is_the_cpus(which: str, session: VulkanSession) -> None:
+    Sampled(session, SPECS[which]).check()
 
 
 def test_memory_that_the_host_does_not_see() -> None:

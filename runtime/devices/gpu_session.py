@@ -28,6 +28,7 @@ from speccc.runtime.session import (
     StepSession,
     StepSpec,
     buffer_shapes,
+    results_of,
     rope_tables,
     sizes_of,
 )
@@ -49,6 +50,7 @@ def largest_sizes(
         "head_first": 0,
         "head_rows": spec.max_rows,
         "head_logits": 1,
+        "head_top": spec.top,
     }
 
 
@@ -106,16 +108,15 @@ class GpuSession(StepSession):
         self, recorded: RecordedSteps, inputs: Mapping[str, Array], sizes: Mapping[str, int]
     ) -> None:
         """A step with its copies as one recording; what it may be asked for comes along."""
-        name = self.spec.logits if sizes["head_logits"] else self.spec.picks
-        shape = (sizes["head_rows"], *self._shapes[name][1:])
-        nbytes = math.prod(shape) * self._kinds[name].itemsize
-        results = {name: nbytes} if nbytes else {}
+        names = results_of(self.spec, sizes) if sizes["head_rows"] else ()
+        shapes = {name: (sizes["head_rows"], *self._shapes[name][1:]) for name in names}
+        results = {n: math.prod(s) * self._kinds[n].itemsize for n, s in shapes.items()}
         if BARRIER in self._step.parts:
             results[BARRIER] = (LATE + 1) * WORD.itemsize
         out = recorded.run(inputs, self._step.starts(sizes), results)
         if BARRIER in out:
             check_met(out[BARRIER].view(WORD))
-        self._results = {name: out[name].view(self._kinds[name]).reshape(shape)} if nbytes else {}
+        self._results = {n: out[n].view(self._kinds[n]).reshape(s) for n, s in shapes.items()}
 
     def _result(self, name: str, rows: int) -> Array:
         if self._recorded is not None:

@@ -20,7 +20,14 @@ from speccc.runtime.devices.launch_plan import SCRATCH, WHOLE, Launch, LaunchPla
 from speccc.runtime.devices.vulkan_home import need_vulkan
 from speccc.runtime.devices.vulkan_worker import Copies, DeviceInfo, Span, VulkanWorker
 from speccc.runtime.rows import Splits
-from speccc.runtime.session import LANES, StepSession, StepSpec, buffer_shapes, rope_tables
+from speccc.runtime.session import (
+    LANES,
+    StepSession,
+    StepSpec,
+    buffer_shapes,
+    results_of,
+    rope_tables,
+)
 
 Array = npt.NDArray[Any]
 MOST_ELEMENTS = 2**31 - 1
@@ -68,6 +75,7 @@ class VulkanSession(StepSession):
         self._largest = largest_sizes(spec, self._tiles, context, constants)
         self._results: dict[str, Array] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._kinds = {b.name: DTYPES[b.dtype].numpy for b in spec.bufs}
         self._scratch = {s: plan.scratch(s, workers, self._largest) for s in plan.launches()}
         self._spans = self._make_buffers(weights, vectors, hidden)
         self._upload({"weights": weights, "vectors": vectors})
@@ -166,12 +174,13 @@ class VulkanSession(StepSession):
         given = struct.pack(f"<{len(self.plan.sizes)}i", *numbers)
         writes = [self._given(SIZES, given)]
         writes += [self._given(n, v.astype(np.int32).tobytes()) for n, v in rows.items()]
-        name = self.spec.logits if sizes["head_logits"] else self.spec.picks
-        kind = np.float32 if sizes["head_logits"] else np.int32
-        shape = (sizes["head_rows"], *self._shapes[name][1:])
-        wanted = Span(self._spans[name].buffer, 0, 4 * math.prod(shape))
-        (raw,) = self._worker.step(writes, [wanted])
-        self._results = {name: np.frombuffer(raw, kind).reshape(shape)}
+        names = results_of(self.spec, sizes)
+        shapes = {name: (sizes["head_rows"], *self._shapes[name][1:]) for name in names}
+        wanted = [Span(self._spans[n].buffer, 0, 4 * math.prod(s)) for n, s in shapes.items()]
+        self._results = {
+            name: np.frombuffer(raw, self._kinds[name]).reshape(shapes[name])
+            for name, raw in zip(names, self._worker.step(writes, wanted), strict=True)
+        }
 
     def _given(self, name: str, data: bytes) -> tuple[Span, bytes]:
         return Span(self._spans[name].buffer, 0, len(data)), data
@@ -189,7 +198,7 @@ class VulkanSession(StepSession):
     def _key_copies(self, source: int, to: int) -> Iterator[Copies]:
         """K lies in tiles of 16 slots: a slot is a lane of each of a tile's rows."""
         layers, heads, tiles, size, lanes = self._shapes["k_cache"]
-        element = self._element("k_cache")
+        element = self._kinds["k_cache"].itemsize
         for head in range(layers * heads):
             first, second = (
                 ((head * tiles + slot // lanes) * size * lanes + slot % lanes) * element
@@ -201,12 +210,9 @@ class VulkanSession(StepSession):
     def _slot_copies(self, name: str, source: int, to: int) -> Copies:
         """V and the scales have the slot as an axis: [.., slots, lanes] or [.., slots]."""
         shape, at = self._shapes[name], 3
-        part = math.prod(shape[at + 1 :]) * self._element(name)
+        part = math.prod(shape[at + 1 :]) * self._kinds[name].itemsize
         buffer, count = self._spans[name].buffer, math.prod(shape[:at])
         return Copies(buffer, source * part, to * part, part, shape[at] * part, count)
-
-    def _element(self, name: str) -> int:
-        return next(DTYPES[b.dtype].nbytes for b in self.spec.bufs if b.name == name)
 
 
 def _check_device(needs: Needs, info: DeviceInfo) -> None:

@@ -1,5 +1,5 @@
 // pick for SYCL, sycl:bmg, no matrix instruction, 4 subgroups of 16.
-// sha256 of what follows: dd3c9ac12d5b88e3
+// sha256 of what follows: 1e132b739b98eb83
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -88,7 +88,7 @@ inline float half_round(float x) {
 extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::nd_range_kernel<1>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::sub_group_size<16>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::work_group_size<64>)
-void pick(const float* head_best_9, const float* head_column_10, int* picks, int m, int length, int slots, int tiles, int weight_bytes, int vector_elements, int head_first, int head_rows, int head_logits) {
+void pick(const float* output_8, const float* head_best_9, const float* head_column_10, int* picks, float* top_values, int* top_tokens, int m, int length, int slots, int tiles, int weight_bytes, int vector_elements, int head_first, int head_rows, int head_logits, int head_top) {
     const auto item = syclex::this_work_item::get_nd_item<1>();
     PER_LANE int invocation = int(item.get_local_linear_id());
     PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());
@@ -98,6 +98,17 @@ void pick(const float* head_best_9, const float* head_column_10, int* picks, int
     syclexp::work_group_static<float[1]> column;
     syclexp::work_group_static<float[16]> partial;
     syclexp::work_group_static<float[16]> partial_2;
+    syclexp::work_group_static<float[17]> open;
+    syclexp::work_group_static<float[17]> minus;
+    syclexp::work_group_static<float[1]> last;
+    syclexp::work_group_static<float[1]> taken;
+    syclexp::work_group_static<float[16]> partial_3;
+    syclexp::work_group_static<float[16]> partial_4;
+    syclexp::work_group_static<float[16]> rest;
+    syclexp::work_group_static<float[1]> next;
+    syclexp::work_group_static<float[1]> at;
+    syclexp::work_group_static<float[16]> partial_5;
+    syclexp::work_group_static<float[16]> partial_6;
     for (int row = workgroup * (head_rows) / workgroups; row < (workgroup + 1) * (head_rows) / workgroups; ++row) {
         for (int e = invocation; e < 16; e += INVOCATIONS) {
             int lane_2 = e;
@@ -129,6 +140,99 @@ void pick(const float* head_best_9, const float* head_column_10, int* picks, int
         if (invocation == 0) {
             int value = (sycl::fabs(top[0]) < sycl::bit_cast<float>(0x7f800000u)) ? int(-column[0]) : (-1);
             picks[row] = value;
+        }
+        for (int e = invocation; e < 17; e += INVOCATIONS) {
+            int r = e;
+            float value = head_best_9[(row * 17) + r];
+            open[r] = value;
+        }
+        for (int e = invocation; e < 17; e += INVOCATIONS) {
+            int r = e;
+            float value = -head_column_10[(row * 17) + r];
+            minus[r] = value;
+        }
+        sycl::group_barrier(item.get_group());
+        for (int place_2 = 0; place_2 < head_top; ++place_2) {
+            for (int e = invocation; e < 16; e += INVOCATIONS) {
+                int lane_2 = e;
+                float total = sycl::bit_cast<float>(0xff800000u);
+                for (int step = 0; step < (32 - lane_2) / 16; ++step) {
+                    total = max_ir(total, open[(step * 16) + lane_2]);
+                }
+                partial_3[lane_2] = total;
+            }
+            sycl::group_barrier(item.get_group());
+            if (invocation == 0) {
+                float value = max_ir(max_ir(max_ir(max_ir(partial_3[0], partial_3[8]), max_ir(partial_3[4], partial_3[12])), max_ir(max_ir(partial_3[2], partial_3[10]), max_ir(partial_3[6], partial_3[14]))), max_ir(max_ir(max_ir(partial_3[1], partial_3[9]), max_ir(partial_3[5], partial_3[13])), max_ir(max_ir(partial_3[3], partial_3[11]), max_ir(partial_3[7], partial_3[15]))));
+                last[0] = value;
+            }
+            sycl::group_barrier(item.get_group());
+            for (int e = invocation; e < 16; e += INVOCATIONS) {
+                int lane_2 = e;
+                float total = sycl::bit_cast<float>(0xff800000u);
+                for (int step = 0; step < (32 - lane_2) / 16; ++step) {
+                    total = max_ir(total, (open[(step * 16) + lane_2] == last[0]) ? minus[(step * 16) + lane_2] : sycl::bit_cast<float>(0xff800000u));
+                }
+                partial_4[lane_2] = total;
+            }
+            sycl::group_barrier(item.get_group());
+            if (invocation == 0) {
+                float value = max_ir(max_ir(max_ir(max_ir(partial_4[0], partial_4[8]), max_ir(partial_4[4], partial_4[12])), max_ir(max_ir(partial_4[2], partial_4[10]), max_ir(partial_4[6], partial_4[14]))), max_ir(max_ir(max_ir(partial_4[1], partial_4[9]), max_ir(partial_4[5], partial_4[13])), max_ir(max_ir(partial_4[3], partial_4[11]), max_ir(partial_4[7], partial_4[15]))));
+                taken[0] = value;
+            }
+            if (invocation == 0) {
+                float value = (sycl::bit_cast<float>(0xff800000u) < last[0]) ? output_8[(row * 272) + min_ir(int(int(-taken[0])), 271)] : sycl::bit_cast<float>(0xff800000u);
+                top_values[(row * 64) + place_2] = value;
+            }
+            if (invocation == 0) {
+                int value = int(int(int(-taken[0])));
+                top_tokens[(row * 64) + place_2] = value;
+            }
+            sycl::group_barrier(item.get_group());
+            for (int e = invocation; e < 16; e += INVOCATIONS) {
+                int c = e;
+                float value = (((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) == last[0]) ? (((-float((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c)) < taken[0]) ? ((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) : sycl::bit_cast<float>(0xff800000u)) : ((((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) < last[0]) ? ((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) : sycl::bit_cast<float>(0xff800000u));
+                rest[c] = value;
+            }
+            sycl::group_barrier(item.get_group());
+            for (int e = invocation; e < 16; e += INVOCATIONS) {
+                int lane_2 = e;
+                float total = sycl::bit_cast<float>(0xff800000u);
+                for (int step = 0; step < (31 - lane_2) / 16; ++step) {
+                    total = max_ir(total, rest[(step * 16) + lane_2]);
+                }
+                partial_5[lane_2] = total;
+            }
+            sycl::group_barrier(item.get_group());
+            if (invocation == 0) {
+                float value = max_ir(max_ir(max_ir(max_ir(partial_5[0], partial_5[8]), max_ir(partial_5[4], partial_5[12])), max_ir(max_ir(partial_5[2], partial_5[10]), max_ir(partial_5[6], partial_5[14]))), max_ir(max_ir(max_ir(partial_5[1], partial_5[9]), max_ir(partial_5[5], partial_5[13])), max_ir(max_ir(partial_5[3], partial_5[11]), max_ir(partial_5[7], partial_5[15]))));
+                next[0] = value;
+            }
+            sycl::group_barrier(item.get_group());
+            for (int e = invocation; e < 16; e += INVOCATIONS) {
+                int lane_2 = e;
+                float total = sycl::bit_cast<float>(0xff800000u);
+                for (int step = 0; step < (31 - lane_2) / 16; ++step) {
+                    total = max_ir(total, (rest[(step * 16) + lane_2] == next[0]) ? (-float((min_ir(int(int(-taken[0])) / 16, 16) * 16) + ((step * 16) + lane_2))) : (-16777216.0f));
+                }
+                partial_6[lane_2] = total;
+            }
+            sycl::group_barrier(item.get_group());
+            if (invocation == 0) {
+                float value = max_ir(max_ir(max_ir(max_ir(partial_6[0], partial_6[8]), max_ir(partial_6[4], partial_6[12])), max_ir(max_ir(partial_6[2], partial_6[10]), max_ir(partial_6[6], partial_6[14]))), max_ir(max_ir(max_ir(partial_6[1], partial_6[9]), max_ir(partial_6[5], partial_6[13])), max_ir(max_ir(partial_6[3], partial_6[11]), max_ir(partial_6[7], partial_6[15]))));
+                at[0] = value;
+            }
+            for (int e = invocation; e < 17; e += INVOCATIONS) {
+                int r = e;
+                float value = (r == min_ir(int(int(-taken[0])) / 16, 16)) ? next[0] : open[r];
+                open[r] = value;
+            }
+            sycl::group_barrier(item.get_group());
+            for (int e = invocation; e < 17; e += INVOCATIONS) {
+                int r = e;
+                float value = (r == min_ir(int(int(-taken[0])) / 16, 16)) ? at[0] : minus[r];
+                minus[r] = value;
+            }
         }
     }
 }
