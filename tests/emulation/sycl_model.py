@@ -26,11 +26,11 @@ CPU_DEVICE = "opencl:cpu"
 class SyclModel:
     """The kernels of a model's step in their portable form; a session is an empty sequence."""
 
-    def __init__(self, path: Path, target: Target, kv: str = "f16") -> None:
+    def __init__(self, path: Path, target: Target, **options: str) -> None:
         """Renders and builds the step of a model file."""
         # Read by Intel's loader when the first queue of this process is made.
         os.environ.setdefault("OCL_ICD_FILENAMES", str(find_driver()))
-        self.front: Front = read_model(path, EmitOptions(kv=kv), lambda *_: None)
+        self.front: Front = read_model(path, EmitOptions(**options), lambda *_: None)
         plan, arena, bounds = self.front.plan, self.front.arena, self.front.bounds
         rendered = target.render(plan, arena, bounds)
         self.codes = {s.name: Code(built(s.text, s.name), s.entry) for s in rendered.sources}
