@@ -33,6 +33,7 @@ MOST_BYTES = 256 << 20
 """The most a pull, or a push looking for what is there, reads of a store in all."""
 NAME = re.compile(r"([0-9a-f]{16})/([0-9a-f]{16})/([0-9a-f]{64})\.jsonl\Z")
 USER = re.compile(r"(?<=://)[^/@]*@")
+CHAIN = "::"
 RELATIVE = re.compile(r"(file|local):(//)?(?!/)")
 """A file URL has a host, which is empty, and an absolute path: `file://x` is no folder x."""
 
@@ -116,6 +117,12 @@ class Store:
         self.where = USER.sub("", url)  # a password has no business in messages
         if RELATIVE.match(url):
             raise InputError("is relative: write file:///folder or a plain path", where=self.where)
+        if CHAIN in url:
+            # Files are read once and named by their hash: a cache between would only grow stale,
+            # and others (dir::, zip::) find or write under other paths than they are asked for.
+            last = self.where.rpartition(CHAIN)[2]
+            mend = f"name {last} alone" if last else "name one place"
+            raise InputError(f"is a chain of file systems ({CHAIN}): {mend}", where=self.where)
         self._files, self._root = _file_system(url, self.where)
 
     @property

@@ -66,8 +66,11 @@ def compile(
     `tune_seconds` are spent on schedules if none are known for this model and machine.
     InputError (exit code 2) for bad models and options.
     """
+    from speccc.compiled import is_artifact
     from speccc.driver import CompileOptions, compile_to
 
+    if is_artifact(Path(path)):
+        raise InputError("is an artifact, compiled already: speccc.load opens it", where=str(path))
     stages = None if dump is None else Path(dump)
     options = CompileOptions(
         target,

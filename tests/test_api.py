@@ -42,6 +42,9 @@ def test_compile_load_and_the_names_of_the_module(tmp_path: Path) -> None:
     loaded = speccc.load(str(output))
     assert made.manifest == loaded.manifest
     assert loaded.path == output
+    with pytest.raises(InputError) as error:
+        speccc.compile(output)
+    assert str(error.value) == f"{output}: is an artifact, compiled already: speccc.load opens it"
     assert loaded.drafter(None) is None
     assert isinstance(loaded.drafter("ngram"), NgramDrafter)
     a, b = (m.generate(PROMPT, max_tokens=8) for m in (made, loaded))

@@ -296,6 +296,22 @@ def test_an_address_that_leads_nowhere_is_one_line(address: str, says: str) -> N
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("address", "mend"),
+    [
+        ("simplecache::s3://me:secret@bucket/tune", "name s3://bucket/tune alone"),
+        ("dir::file:///tmp/x", "name file:///tmp/x alone"),
+        ("zip://a::simplecache::memory://b", "name memory://b alone"),
+        ("::", "name one place"),
+    ],
+)
+def test_a_chain_of_file_systems_is_refused(address: str, mend: str) -> None:
+    with pytest.raises(InputError) as error:
+        share.Store(address)
+    where = address.replace("me:secret@", "")
+    assert str(error.value) == f"{where}: is a chain of file systems (::): {mend}"
+
+
 def test_without_fsspec_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(InputError, match=r"needs fsspec: pip install 'speccc\[share\]'"):
