@@ -102,13 +102,15 @@ class Needs:
     """What a launch plan asks of the device that it runs on.
 
     `device` is what its driver calls it (a part of its name, or a filter), "" for the first there
-    is; `subgroup` is invocations, 0 for any; `matrix` an int8 instruction's m, n, k. `workers` are
-    workgroups that keep it busy, 0 where the driver knows.
+    is; `subgroup` is invocations, 0 for any; `matrix` an int8 instruction's m, n, k; `halves` those
+    of one that sums f16 as f32. `workers` are workgroups that keep it busy, 0 where the driver
+    knows.
     """
 
     device: str = ""
     subgroup: int = 0
     matrix: tuple[int, int, int] | None = None
+    halves: tuple[int, int, int] | None = None
     workers: int = 0
 
 

@@ -43,6 +43,7 @@ class Product:
 def product(fmt: str, n: int, k: int, widths: tuple[int, ...] = WIDTHS) -> Product:
     """With weights of the float format `fmt`, [n, k]; without its rows' factors."""
     w, dtype = PackedMatrix(FORMATS[fmt], n, k), FLOATS[fmt]
+    engine = dtype if dtype in HELD_AS else None
     m, panel, row = Var("m"), Var("panel"), Var("row")
     x, blob = Buf("x", (m, k), F32), Buf("w", (w.nbytes,), U8)
     y = Buf("y", (m, w.panels * LANES), F32)
@@ -53,7 +54,9 @@ def product(fmt: str, n: int, k: int, widths: tuple[int, ...] = WIDTHS) -> Produ
         zero = Map(acc, (u, v), (Axis(u, width), Axis(v, LANES)), ex.lit(0.0, F32))
         base = ex.mul(panel, w.panel_bytes)
         at = ex.add(base, ex.mul(ex.add(ex.mul(c, LANES), j), dtype.nbytes))
-        dot = Dot(acc, i, j, c, 0, k, Load(x, (ex.add(row, i), c)), load_le(blob, at, dtype), dtype)
+        dot = Dot(
+            acc, i, j, c, 0, k, Load(x, (ex.add(row, i), c)), load_le(blob, at, dtype), engine
+        )
         index = (ex.add(row, r), ex.add(ex.mul(panel, LANES), s))
         out = Map(y, index, (Axis(r, width), Axis(s, LANES)), Load(acc, (r, s)))
         return (Alloc(acc), zero, dot, out)

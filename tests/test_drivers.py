@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cpu_rig import Spec, compiled, model_file, same_bits
-from gpu_fakes import RESIDENT, UNITS, FakeCuda, FakeHip, FakeMetal, Host
+from gpu_fakes import RESIDENT, UNITS, FakeCuda, FakeMetal, Host
+from hip_fake import FakeHip
 from hypothesis import given
 from hypothesis import strategies as st
 from models import Tiny
@@ -196,19 +197,22 @@ def test_kernels_that_meet_are_launched_as_they_fit(
     assert most < driver.groups
 
 
-def test_a_step_is_one_launch_of_a_graph(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("backend", "prefix"), [("cuda", "cu"), ("rocm", "hip")])
+def test_a_step_is_one_launch_of_a_graph(
+    backend: str, prefix: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Made once for each shape of step; then the kernels are told the new numbers, and no more."""
     host = Host(rig.kernels)
-    installed("cuda", FakeCuda(host), monkeypatch)
-    session = rig.session(drivers.open_driver("cuda"))
+    installed(backend, FAKES[backend][1](host), monkeypatch)
+    session = rig.session(drivers.open_driver(backend))
     session.pick([1, 2])
     assert host.alive["graph"] == 1
     host.calls.clear()
     session.pick([3, 4])
-    told = host.calls.count("cuGraphExecKernelNodeSetParams")
-    assert told >= len(rig.kernels) - 1, "the length is another"
-    rest = [c for c in host.calls if c not in ("cuGraphExecKernelNodeSetParams", "CUDA_KERNEL")]
-    assert rest == ["cuGraphLaunch", "cuStreamSynchronize"]
+    telling = (f"{prefix}GraphExecKernelNodeSetParams", "hipKernelNodeParams")
+    assert host.calls.count(telling[0]) >= len(rig.kernels) - 1, "the length is another"
+    rest = [c for c in host.calls if c not in telling]
+    assert rest == [f"{prefix}GraphLaunch", f"{prefix}StreamSynchronize"]
     session.forward([5, 6])
     session.prefill([7, 8])
     session.pick([9])
@@ -217,10 +221,13 @@ def test_a_step_is_one_launch_of_a_graph(rig: Rig, monkeypatch: pytest.MonkeyPat
     assert host.left() == {}
 
 
-def test_numbers_of_a_recording_that_come_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", ["cuda", "rocm"])
+def test_numbers_of_a_recording_that_come_back(
+    backend: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first step again after another: its kernels are told that they are at its place."""
-    installed("cuda", FakeCuda(Host(rig.kernels)), monkeypatch)
-    session = rig.session(drivers.open_driver("cuda"))
+    installed(backend, FAKES[backend][1](Host(rig.kernels)), monkeypatch)
+    session = rig.session(drivers.open_driver(backend))
     first = session.forward([1, 2])
     session.forward([3, 4])
     session.truncate(0)
@@ -307,6 +314,13 @@ def test_no_device_is_unsupported(name: str, call: str, monkeypatch: pytest.Monk
         ("rocm", "hipMalloc"),
         ("rocm", "hipModuleLaunchKernel"),
         ("rocm", "hipMemcpyDtoHAsync"),
+        ("rocm", "hipHostMalloc"),
+        ("rocm", "hipStreamBeginCapture"),
+        ("rocm", "hipStreamGetCaptureInfo_v2"),
+        ("rocm", "hipStreamEndCapture"),
+        ("rocm", "hipGraphInstantiate"),
+        ("rocm", "hipGraphExecKernelNodeSetParams"),
+        ("rocm", "hipGraphLaunch"),
         ("metal", "allocate"),
         ("metal", "compile"),
         ("metal", "commit"),
@@ -318,7 +332,25 @@ def test_a_failed_call_is_an_error_with_the_vendors_words(
     installed(name, FAKES[name][1](Host(rig.kernels), call), monkeypatch)
     words = {"allocate": "no memory", "compile": "line 1: no", "commit": "the GPU hung"}
     with pytest.raises(DeviceError, match=words.get(call, "illegal memory access")):
-        rig.session(drivers.open_driver(name)).pick([1, 2])
+        session = rig.session(drivers.open_driver(name))
+        session.pick([1, 2])
+        session.pick([3, 4])
+
+
+@pytest.mark.parametrize(
+    "call", ["hipStreamGetCaptureInfo_v2", "hipModuleLaunchKernel", "hipGraphInstantiate"]
+)
+def test_a_capture_that_fails_leaves_nothing(
+    call: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream is as it was, so that the driver can still give back what it has."""
+    host = Host(rig.kernels)
+    installed("rocm", FakeHip(host, call), monkeypatch)
+    session = rig.session(drivers.open_driver("rocm"))
+    with pytest.raises(DeviceError):
+        session.pick([1, 2])
+    session.close()
+    assert host.left() == {}
 
 
 @pytest.mark.parametrize("backend", FAKES)
@@ -384,7 +416,7 @@ def test_no_damage_to_a_plan_goes_further_than_an_input_error(data: st.DataObjec
 
 
 SMALL: Any = {
-    "needs": {"device": "", "subgroup": 0, "matrix": None, "workers": 0},
+    "needs": {"device": "", "subgroup": 0, "matrix": None, "halves": None, "workers": 0},
     "sizes": ["m"],
     "arena_bytes": 64,
     "buffers": [
@@ -424,6 +456,8 @@ def test_loops_number_their_launches_and_idle_ones_are_left_out() -> None:
         (lambda d: d["buffers"].append(d["buffers"][0]), "a buffer is there twice"),
         (lambda d: d["buffers"][1].update(arena_offset=68), "outside the arena"),
         (lambda d: d["buffers"][0].update(role="other"), "unknown kind"),
+        (lambda d: d["needs"].update(matrix=[8, 8]), "a matrix of"),
+        (lambda d: d["needs"].update(halves=[8, 8, 0]), "a matrix of"),
         (lambda d: d["launches"][0].update(extent=10**6), "a loop over layer"),
         (lambda d: d["launches"][0].update(loop="m"), "a loop over m"),
         (lambda d: d["launches"][0]["body"][0]["buffers"].append("y"), "a launch names y"),

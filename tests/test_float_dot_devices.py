@@ -17,6 +17,7 @@ from fragment_rig import Array, dispatched
 from golden_text import check_golden
 
 from speccc.ir.fragment import FragmentKernel
+from speccc.ir.plan import Plan
 from speccc.ir.tile import Buf
 from speccc.targets.clike.render import KernelText
 from speccc.targets.glsl_build import compile_glsl
@@ -110,6 +111,15 @@ def test_sycl_asks_for_the_engine(fmt: str) -> None:
     text = render_sycl(lowered("sycl", product(fmt, N, K)))
     spirv = compile_sycl(text.text, compiler, Form.JOINT, name=text.name)
     assert kernel_facts({"spv": spirv}).instructions == {MULTIPLY_ADD: 1}
+
+
+@pytest.mark.parametrize("fmt", ["f16", "f32"])
+def test_a_vulkan_device_is_asked_for_what_a_plan_multiplies(fmt: str) -> None:
+    """Matrices of halves only where a kernel has some."""
+    kernel = product(fmt, N, K).kernel
+    plan = Plan("step", kernel.scalars, (), (kernel,))
+    needs = target("vulkan:lavapipe")._needs(plan)
+    assert (needs.matrix, needs.halves) == ((8, 8, 8), (8, 8, 8) if fmt == "f16" else None)
 
 
 @pytest.mark.parametrize("name", [n for n in target_names() if n.startswith("vulkan:")])

@@ -149,8 +149,12 @@ def test_a_device_without_the_instruction_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="subgroups of 32, which llvmpipe"):
         model.session(context=64)
     needs = replace(read_plan(model._entries.data, "").needs, subgroup=8)
-    with pytest.raises(UnsupportedError, match="matrices of 16x16x16, which llvmpipe"):
-        vulkan_session._check_device(needs, session_of(NAMES[0]).device)
+    device = session_of(NAMES[0]).device
+    with pytest.raises(UnsupportedError, match="matrices of 16x16x16 of s8, which llvmpipe"):
+        vulkan_session._check_device(needs, device)
+    with pytest.raises(UnsupportedError, match="matrices of 16x16x16 of f16, which llvmpipe"):
+        vulkan_session._check_device(replace(needs, matrix=None, halves=needs.matrix), device)
+    vulkan_session._check_device(replace(needs, matrix=(8, 8, 8), halves=(8, 8, 8)), device)
 
 
 def test_a_device_that_is_not_there_is_named() -> None:

@@ -36,13 +36,15 @@ class Needs:
     """What is asked of the device.
 
     `device` is what its driver calls it (a part of its name, or a filter), "" for the first there
-    is; `subgroup` is invocations, 0 for any; `matrix` an int8 instruction's m, n, k. `workers` are
-    workgroups that keep it busy, 0 where the driver knows.
+    is; `subgroup` is invocations, 0 for any; `matrix` an int8 instruction's m, n, k; `halves` those
+    of one that sums f16 as f32. `workers` are workgroups that keep it busy, 0 where the driver
+    knows.
     """
 
     device: str = ""
     subgroup: int = 0
     matrix: tuple[int, int, int] | None = None
+    halves: tuple[int, int, int] | None = None
     workers: int = 0
 
 
@@ -211,16 +213,21 @@ def _launches(step: Step) -> int:
 
 
 def _needs(n: Any) -> Needs:
-    sides = n["matrix"]
-    if sides is not None and (not isinstance(sides, list) or len(sides) != 3):
-        raise ValueError(f"a matrix of {str(sides)[:40]!r}")
-    if sides is not None and not all(1 <= _count(s) <= MOST_SIDE for s in sides):
-        raise ValueError(f"a matrix of {sides}")
-    matrix = None if sides is None else (sides[0], sides[1], sides[2])
     device = n["device"]
     if not isinstance(device, str) or not (device.isascii() and device.isprintable()):
         raise ValueError(f"{str(device)[:40]!r} is no device")
-    return Needs(device, _count(n["subgroup"]), matrix, _count(n["workers"]))
+    matrix, halves = _sides(n["matrix"]), _sides(n.get("halves"))
+    return Needs(device, _count(n["subgroup"]), matrix, halves, _count(n["workers"]))
+
+
+def _sides(sides: Any) -> tuple[int, int, int] | None:
+    if sides is None:
+        return None
+    if not isinstance(sides, list) or len(sides) != 3:
+        raise ValueError(f"a matrix of {str(sides)[:40]!r}")
+    if not all(1 <= _count(s) <= MOST_SIDE for s in sides):
+        raise ValueError(f"a matrix of {sides}")
+    return sides[0], sides[1], sides[2]
 
 
 def _loops(steps: Any) -> Iterator[str]:

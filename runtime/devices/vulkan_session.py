@@ -30,6 +30,8 @@ from speccc.runtime.session import (
 )
 
 Array = npt.NDArray[Any]
+BYTES, HALVES = ("s8", "s8", "s32"), ("f16", "f16", "f32")
+"""Operands and sums of matrix instructions, as a device lists them."""
 MOST_ELEMENTS = 2**31 - 1
 """Kernels count elements with 32-bit integers; the weights are counted in bytes."""
 PART = 1 << 24
@@ -222,12 +224,11 @@ def _check_device(needs: Needs, info: DeviceInfo) -> None:
             f"is compiled for subgroups of {needs.subgroup}, which {info.name} lacks: "
             "compile the model for this device (--target)"
         )
-    if needs.matrix is not None and not any(
-        (s.m, s.n, s.k) == needs.matrix and (s.a, s.b, s.c) == ("s8", "s8", "s32")
-        for s in info.shapes
-    ):
-        sides = "x".join(map(str, needs.matrix))
-        raise UnsupportedError(
-            f"is compiled for matrices of {sides}, which {info.name} lacks: "
-            "compile the model for this device (--target)"
-        )
+    known = {(s.a, s.b, s.c, s.m, s.n, s.k) for s in info.shapes}
+    for types, sides in ((BYTES, needs.matrix), (HALVES, needs.halves)):
+        if sides is not None and (*types, *sides) not in known:
+            shown = f"{'x'.join(map(str, sides))} of {types[0]}"
+            raise UnsupportedError(
+                f"is compiled for matrices of {shown}, which {info.name} lacks: "
+                "compile the model for this device (--target)"
+            )

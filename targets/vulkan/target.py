@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import Var
 from speccc.ir.fragment import MmaShape
-from speccc.ir.plan import Plan
-from speccc.ir.tile import Kernel
+from speccc.ir.plan import Plan, phases
+from speccc.ir.tile import Kernel, walk
 from speccc.ir.types import F16, I8, I32
 from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.plan_memory import Arena
@@ -97,16 +97,19 @@ class VulkanTarget:
         made = render_plan(
             self.name, "comp", plan, arena, self.lowering, lambda k: self._shader(k, plan.sizes)
         )
-        return replace(made, needs=self._needs())
+        return replace(made, needs=self._needs(plan))
 
-    def _needs(self) -> Needs:
+    def _needs(self, plan: Plan) -> Needs:
         shape, product, lowering = self.shape, self.profile.device, self.lowering
         known = product.units if product is not None else None
+        statements = (s for kernel in phases(plan.body) for s in walk(kernel.body))
+        halves = next(filter(None, map(lowering.engine, statements)), None)
         return Needs(
             device=SOFTWARE_DEVICE if self.software else "",
             # Who multiplies or adds up together must be as many as the text says; 0: any number.
-            subgroup=lowering.subgroup if shape or lowering.lanes_share else 0,
+            subgroup=lowering.subgroup if shape or halves or lowering.lanes_share else 0,
             matrix=None if shape is None else (shape.m, shape.n, shape.k),
+            halves=None if halves is None else (halves.m, halves.n, halves.k),
             workers=WORKERS if known is None else WAVES * known.value,
         )
 
