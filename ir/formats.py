@@ -331,6 +331,8 @@ NVFP4 = affine(
 )
 # Bytes of e4m3 as files have them, before they are joined with their factor.
 E4M3_ = plain("e4m3", Field("x", 0, E4M3))
+# Bytes of two 4-bit codes, before they are joined with their scales.
+PAIRS = plain("u8", Field("x", 0, U8))
 # A factor for a whole tensor, as files of NVFP4 and FP8 have it, is one that all rows share.
 NVFP4_ROWS = replace(NVFP4, name="nvfp4_rows", row_scale=True, gguf_type=None)
 FP8 = replace(E4M3_, name="fp8", row_scale=True)

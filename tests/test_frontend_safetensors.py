@@ -207,8 +207,8 @@ BAD_CONFIGS: list[tuple[dict[str, object], str]] = [
     ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
     ({"attention_bias": True}, "attention_bias is True"),
     ({"quantization_config": {"bits": 4}}, "quantization_config is"),
-    ({"quantization_config": {"quant_method": "gptq"}}, "FP8 weights of compressed-tensors"),
-    ({"quantization_config": {"quant_method": "fp8", "transform_config": {"a": 1}}}, "FP8 weights"),
+    ({"quantization_config": {"quant_method": "gptq"}}, "FP8 and NVFP4 weights of compressed-tensors"),
+    ({"quantization_config": {"quant_method": "fp8", "transform_config": {"a": 1}}}, "FP8 and NVFP4"),
     ({"num_attention_heads": 0}, "not a multiple of num_attention_heads 0"),
     ({"num_attention_heads": 3, "head_dim": None}, "not a multiple of num_attention_heads 3"),
     ({"num_key_value_heads": 3}, "not a multiple of 3 key/value heads"),
@@ -379,7 +379,7 @@ BAD_FILES: list[tuple[bytes, str]] = [
     (packed({"a": {**spec([2], 0, 8), "x": 1}}, ZEROS), "tensor a has other fields"),  # type: ignore[dict-item]
     (
         packed({"a": spec([2], 0, 8, "F99")}, ZEROS),
-        "tensor a is 'F99'; F32, F16, BF16, F8_E4M3 are",
+        "tensor a is 'F99'; F32, F16, BF16, F8_E4M3, U8 are",
     ),
     (packed({"a": spec([2], 8, 0)}, ZEROS), "takes 8 bytes, but its offsets cover -8"),
     (packed({"a": spec([-2], 0, 8)}, ZEROS), "malformed shape or offsets"),

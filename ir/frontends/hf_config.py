@@ -23,7 +23,8 @@ _FIXED: dict[str, tuple[object, ...]] = {
     "partial_rotary_factor": (1.0, 1, None),
 }
 
-# Whose FP8 weights are read: e4m3 with a factor for the tensor or each row. The tensors say so.
+# Whose weights are read: e4m3 with a factor for the tensor or each row, and NVFP4. The tensors
+# say which.
 QUANT_METHODS = ("compressed-tensors", "fp8", "modelopt")
 
 
@@ -103,8 +104,8 @@ def _refuse_quantization(config: Config) -> None:
     method = found.get("quant_method") if isinstance(found, dict) else None
     if not isinstance(found, dict) or method not in QUANT_METHODS or found.get("transform_config"):
         raise UnsupportedError(
-            f"quantization_config is {found!r:.60}; FP8 weights of {', '.join(QUANT_METHODS)} "
-            "are supported",
+            f"quantization_config is {found!r:.60}; FP8 and NVFP4 weights of "
+            f"{', '.join(QUANT_METHODS)} are supported",
             where=config.where,
         )
 

@@ -27,6 +27,7 @@ _PARTS = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn": "attn",  # only scales of the cache
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -35,9 +36,6 @@ _PARTS = {
 _TOPS = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-    "lm_head.weight_scale": "output.weight_scale",
-    "lm_head.input_scale": "output.input_scale",
 }
 # A buffer that old checkpoints carry along; it follows from the configuration.
 _DERIVED = ".self_attn.rotary_emb.inv_freq"
@@ -127,7 +125,10 @@ def _gguf_name(name: str, where: str) -> str:
     head, _, rest = name.removeprefix("model.layers.").partition(".")
     stem, _, kind = rest.rpartition(".")
     part = _PARTS.get(stem)
-    known = name.startswith("model.layers.") and (kind == "weight" or is_scale(name))
+    stored = kind in ("weight", "weight_packed") or is_scale(name)
+    if stored and name == f"lm_head.{kind}":
+        return f"output.{kind}"
+    known = stored and name.startswith("model.layers.")
     if not known or part is None or not head.isascii() or not head.isdigit():
         raise UnsupportedError(
             f"holds tensor {name:.80}, which a Llama-family model does not use", where=where

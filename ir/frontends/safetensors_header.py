@@ -17,13 +17,19 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from speccc.errors import InputError, UnsupportedError
-from speccc.ir.formats import BF16_, E4M3_, F16_, F32_, Format
+from speccc.ir.formats import BF16_, E4M3_, F16_, F32_, PAIRS, Format
 from speccc.ir.frontends.scales import is_scale
 
 MAX_HEADER = 100_000_000
 MAX_ENTRIES = 1 << 17
 MAX_ELEMENTS = 1 << 48
-DTYPES: dict[str, Format] = {"F32": F32_, "F16": F16_, "BF16": BF16_, "F8_E4M3": E4M3_}
+DTYPES: dict[str, Format] = {
+    "F32": F32_,
+    "F16": F16_,
+    "BF16": BF16_,
+    "F8_E4M3": E4M3_,
+    "U8": PAIRS,
+}
 
 
 @dataclass(frozen=True, slots=True)

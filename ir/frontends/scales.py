@@ -2,7 +2,8 @@
 
 `X.weight_scale` (compressed-tensors, modelopt) or `X.weight_scale_inv` beside FP8 weights is what
 to multiply `X.weight` by, despite the second name; `X.scale` is the same beside NVFP4 in GGUF.
-Scales of activations are not used: activations get their own by row when they are computed.
+Scales of activations are not used: activations get their own by row when they are computed. Those
+of an FP8 cache are not either: speccc chooses the cache's format.
 """
 
 from __future__ import annotations
@@ -15,18 +16,26 @@ import numpy.typing as npt
 
 from speccc.errors import UnsupportedError
 from speccc.ir.formats import E4M3_, FP8, NVFP4, NVFP4_ROWS, Format
+from speccc.ir.frontends.nvfp4 import DIVIDED, TIMES, as_blocks
 from speccc.ir.frontends.source import Weight
 
 WEIGHT = ".weight"
 FACTORS = (".weight_scale", ".weight_scale_inv", ".scale")
-ACTIVATIONS = ".input_scale"
+UNUSED = {
+    (".input_scale", ".input_global_scale"): (
+        "scales of activations are not used: activations are quantized as they come"
+    ),
+    (".k_scale", ".v_scale"): "scales of the cache are not used: --kv chooses its format",
+}
+"""Scales that are left out, with what a note says of them."""
+LEFT_OUT = tuple(suffix for suffixes in UNUSED for suffix in suffixes)
 SCALED: dict[Format, Format] = {E4M3_: FP8, NVFP4: NVFP4_ROWS}
 """What weights of a format become with a factor for each row."""
 
 
 def is_scale(name: str) -> bool:
     """Whether a tensor holds factors."""
-    return name.endswith((*FACTORS, ACTIVATIONS))
+    return name.endswith((*FACTORS, TIMES, DIVIDED, *LEFT_OUT))
 
 
 def with_scales(
@@ -36,14 +45,16 @@ def with_scales(
 
     UnsupportedError for a factor without its weight, or one that speccc cannot apply.
     """
+    weights = as_blocks(weights, where)
     out = {name: w for name, w in weights.items() if not is_scale(name)}
     found: dict[str, Weight] = {}
     for name, w in weights.items():
-        suffix = next((s for s in FACTORS if name.endswith(s)), None)
+        suffix = next((s for s in (*FACTORS, TIMES, DIVIDED) if name.endswith(s)), None)
         if suffix is None:
             continue
         of = name.removesuffix(suffix) + WEIGHT
-        if of not in out or out[of].format not in SCALED or of in found:
+        fits = suffix in FACTORS and of in out and out[of].format in SCALED
+        if not fits or of in found:
             raise UnsupportedError(
                 f"tensor {name:.80} scales no weight that is FP8 or NVFP4", where=where
             )
@@ -51,9 +62,8 @@ def with_scales(
     for name, w in list(out.items()):
         if name in found or w.format is E4M3_:
             out[name] = _scaled(w, found.get(name), where)
-    unused = sum(name.endswith(ACTIVATIONS) for name in weights)
-    note = f"{unused} scales of activations are not used: activations are quantized as they come"
-    return out, (note,) if unused else ()
+    left = [(sum(name.endswith(ends) for name in weights), why) for ends, why in UNUSED.items()]
+    return out, tuple(f"{n} {why}" for n, why in left if n)
 
 
 def _scaled(w: Weight, scale: Weight | None, where: str) -> Weight:
