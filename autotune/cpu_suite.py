@@ -17,7 +17,7 @@ from speccc.ir.plan import Array, Plan, phases
 from speccc.ir.schedule import Schedule, Schedules
 from speccc.ir.tile import Kernel
 from speccc.passes.plan_memory import Arena, PlanMemory
-from speccc.runtime.devices.cpu import cores
+from speccc.runtime.cores import cores
 from speccc.runtime.session import CpuSession
 from speccc.targets.cpu.built import Built
 from speccc.targets.cpu.isa import by_name

@@ -17,7 +17,7 @@ from speccc.memory_plan import available_memory, check_fits, plan_memory
 from speccc.runtime.aligned import huge_pages
 from speccc.runtime.artifact_file import Bytes, Entries, read_entries
 from speccc.runtime.controller import AdaptiveController
-from speccc.runtime.devices.cpu import cores
+from speccc.runtime.cores import cores
 from speccc.runtime.drafter import Drafter
 from speccc.runtime.generate import Generation, collect
 from speccc.runtime.generate import generate as run_generate

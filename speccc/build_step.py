@@ -21,7 +21,7 @@ from speccc.ir.plan import Plan, Role, phases
 from speccc.ir.schedule import Schedule, Schedules
 from speccc.ir.tile_text import print_plan
 from speccc.passes.plan_memory import Arena
-from speccc.runtime.devices.cpu import cores
+from speccc.runtime.cores import cores
 from speccc.targets.cpu.built import Built
 from speccc.targets.cpu.isa import Isa
 from speccc.targets.cpu.object_store import ObjectStore

@@ -42,8 +42,8 @@ from speccc.passes.plan_memory import PlanMemory
 from speccc.reach import lower_for
 from speccc.requantize import requantized
 from speccc.runtime.artifact_file import write_entries
+from speccc.runtime.cores import cores
 from speccc.runtime.destination import artifact_destination
-from speccc.runtime.devices.cpu import cores
 from speccc.runtime.manifest import DRAFTERS
 from speccc.runtime.session import CpuSession, StepSpec
 from speccc.runtime.step_spec import SCRATCH, parse_step, seal

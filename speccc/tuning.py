@@ -33,7 +33,7 @@ from speccc.ir.schedule import Schedule, Schedules
 from speccc.ir.tile_text import print_plan
 from speccc.kernel_cache import open_kernel_cache
 from speccc.passes.plan_memory import Arena
-from speccc.runtime.devices.cpu import cores
+from speccc.runtime.cores import cores
 from speccc.runtime.session import StepSpec
 from speccc.scratch import Scratch
 from speccc.targets.cpu.isa import Isa, runs_here

@@ -207,8 +207,14 @@ BAD_CONFIGS: list[tuple[dict[str, object], str]] = [
     ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
     ({"attention_bias": True}, "attention_bias is True"),
     ({"quantization_config": {"bits": 4}}, "quantization_config is"),
-    ({"quantization_config": {"quant_method": "gptq"}}, "FP8 and NVFP4 weights of compressed-tensors"),
-    ({"quantization_config": {"quant_method": "fp8", "transform_config": {"a": 1}}}, "FP8 and NVFP4"),
+    (
+        {"quantization_config": {"quant_method": "gptq"}},
+        "FP8 and NVFP4 weights of compressed-tensors",
+    ),
+    (
+        {"quantization_config": {"quant_method": "fp8", "transform_config": {"a": 1}}},
+        "FP8 and NVFP4",
+    ),
     ({"num_attention_heads": 0}, "not a multiple of num_attention_heads 0"),
     ({"num_attention_heads": 3, "head_dim": None}, "not a multiple of num_attention_heads 3"),
     ({"num_key_value_heads": 3}, "not a multiple of 3 key/value heads"),

@@ -59,7 +59,7 @@ def noise_note(load_before: float | None, stolen: float | None) -> str | None:
 def device(threads: int, load_before: float | None) -> dict[str, object]:
     """What the numbers were measured on; `load_average` is the one before the bench."""
     from speccc.doctor import cpu_name
-    from speccc.runtime.devices.cpu import cores
+    from speccc.runtime.cores import cores
 
     return {
         "cpu": cpu_name(),

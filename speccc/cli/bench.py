@@ -84,7 +84,7 @@ def command(
     from speccc.bench.measure import Settings
     from speccc.bench.plot import check_plot
     from speccc.bench.text import bench_text
-    from speccc.runtime.devices.cpu import cores
+    from speccc.runtime.cores import cores
 
     path = Path(output.exists(one_model(model, model_flag)))
     text = bench_text(None if text_file is None else Path(text_file))
