@@ -1,13 +1,13 @@
 """A model's step built for every architecture: a table of what came out, in Markdown.
 
-python benchmarks/target_matrix.py MODEL [TARGET ...]
+python benchmarks/target_matrix.py MODEL [TARGET ...] [--weights FORMAT] [--activations CLASS]
 
 Needs the targets' tools (`speccc doctor -v`); a stage without its tool is named in the last column.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 import time
 from collections.abc import Mapping
@@ -32,11 +32,11 @@ HEADER = (
 )
 
 
-def row(name: str, model: Path) -> tuple[str, ...]:
+def row(name: str, model: Path, options: EmitOptions) -> tuple[str, ...]:
     """One target's line; of figures by kernel the largest."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        report: Mapping[str, Any] = emit_to(model, target(name), Path(folder, "out"), EmitOptions())
+        report: Mapping[str, Any] = emit_to(model, target(name), Path(folder, "out"), options)
     took = time.perf_counter() - began
     kernels = report["kernels"]
     counts = ", ".join(f"{n} `{op}`" for op, n in report["instructions"].items())
@@ -61,16 +61,21 @@ def _largest(kernels: list[Mapping[str, Any]], field: str) -> str:
     return str(max(known)) if known else "-"
 
 
-def main(words: list[str]) -> None:
+def main() -> None:
     """Prints the table line by line, since a whole one takes minutes."""
-    if not words:
-        sys.exit(__doc__)
-    names = words[1:] or [n for n in target_names() if PROFILES[n].device is None]
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("targets", nargs="*")
+    parser.add_argument("--weights")
+    parser.add_argument("--activations", default="int8")
+    given = parser.parse_args()
+    options = EmitOptions(weights=given.weights, activations=given.activations)
+    names = given.targets or [n for n in target_names() if PROFILES[n].device is None]
     for cells in (HEADER, ("---",) * len(HEADER)):
         print(f"| {' | '.join(cells)} |", flush=True)
     for name in names:
-        print(f"| {' | '.join(row(name, Path(words[0])))} |", flush=True)
+        print(f"| {' | '.join(row(name, given.model, options))} |", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
