@@ -11,8 +11,8 @@ from speccc.ir import expr as ex
 from speccc.ir import ops, ops_state
 from speccc.ir.expr import Expr, Load, Var
 from speccc.ir.graph import Graph, Node, Value, origin_of
-from speccc.ir.plan import Loop, Plan, Step, check_order
-from speccc.ir.tile import Axis, Buf, Kernel, Map, Share
+from speccc.ir.plan import Loop, Plan, Step, check_order, phases
+from speccc.ir.tile import Axis, Buf, Kernel, Map, Share, walk
 from speccc.ir.tile_verify import verify_plan
 from speccc.passes.lower_attention import lower_attention
 from speccc.passes.lower_context import (
@@ -26,7 +26,7 @@ from speccc.passes.lower_context import (
 from speccc.passes.lower_head import Best, lower_pick
 from speccc.passes.lower_region import RegionLowering, buffers_of, kernel_of
 from speccc.passes.lower_top import lower_top
-from speccc.passes.tile_matmul import ACTIVATIONS, INT8
+from speccc.passes.tile_matmul import ACTIVATIONS, INT8, taken
 from speccc.passes.weight_layout import LayerVar, WeightLayout, packed_matrix
 
 
@@ -77,6 +77,7 @@ class LowerGraph:
                 ctx.caches[graph.param(f"cache_{kind}.{layer}")] = ex.lit(index)
         logits = graph.result("logits")
         body = _Walk(ctx, frozenset((logits,))).steps(graph)
+        self._check_taken(body)
         columns = logits.type.shape[1]
         if not isinstance(columns, int):
             raise UnsupportedError(f"logits of type {logits.type}")
@@ -97,6 +98,14 @@ class LowerGraph:
             sizes=sizes,
             top=self.top,
         )
+
+    def _check_taken(self, body: tuple[Step, ...]) -> None:
+        """A class that no weight takes would be none: UnsupportedError."""
+        name = self.activations
+        if name != INT8 and not any(taken(name, s) for k in phases(body) for s in walk(k.body)):
+            raise UnsupportedError(
+                f"--activations {name}: the model has no matrix in {name}; choose --weights {name}"
+            )
 
 
 def kv_shape(graph: Graph, kind: str) -> KvShape:

@@ -97,6 +97,13 @@ def prepare_rows(
     return Rows(q, buf, factor), out
 
 
+def taken(activations: str, s: Stmt) -> bool:
+    """Whether a statement multiplies rows of a class that was asked for."""
+    if isinstance(s, Dot):
+        return s.engine is not None and s.engine == ROUNDED.get(activations)
+    return isinstance(s, ScaledDot) and activations == NVFP4 and s.x.groups > 1
+
+
 def accumulate(
     name: str, width: int, rows: Rows, w: Operand, row: Expr, panel: Expr
 ) -> tuple[Buf, list[Stmt]]:

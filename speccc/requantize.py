@@ -6,14 +6,15 @@ and stay as they are stored; beside 4-bit formats floats of theirs become q8_0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from speccc.errors import InputError, UnsupportedError
-from speccc.ir.formats import FP8, MXFP4, NVFP4_ROWS, Q4_0, Q4_1, Q8_0, Format
+from speccc.ir.formats import BF16_, F16_, FP8, MXFP4, NVFP4_ROWS, Q4_0, Q4_1, Q8_0, Format
 from speccc.ir.frontends import EMBEDDING, HEAD, ModelSource, Weight
-from speccc.runtime.devices.cpu import cores
+from speccc.runtime.cores import cores
 
 WEIGHTS: dict[str, Format] = {
     "q4_0": Q4_0,
@@ -22,6 +23,8 @@ WEIGHTS: dict[str, Format] = {
     "mxfp4": MXFP4,
     "nvfp4": NVFP4_ROWS,
     "fp8": FP8,
+    "f16": F16_,
+    "bf16": BF16_,
 }
 """The formats to choose from; those whose scales reach less far than weights do have a factor for
 each row."""
@@ -58,7 +61,10 @@ def _again(w: Weight, fmt: Format, where: str) -> Weight:
             where=where,
         )
     try:
-        return replace(w, format=to, raw=to.encode(w.decode()).reshape(-1))
+        raw = to.encode(w.decode()).reshape(-1)
+        if to.plain and not math.isfinite(to.bound(raw, w.shape)):
+            raise ValueError(f"{to.name}: a value is beyond its range")
+        return replace(w, format=to, raw=raw)
     except ValueError as error:
         reason = str(error).removeprefix(f"{to.name}: ")
         raise InputError(

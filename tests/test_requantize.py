@@ -56,10 +56,13 @@ def test_refuses_what_it_cannot_store(tmp_path: Path) -> None:
     large = open_model(tiny_llama(tmp_path, fmt="f32", tensors=huge))
     with pytest.raises(InputError, match=r"blk.0.ffn_up.weight cannot be stored as q4_0: a block"):
         requantized(large, "q4_0")
+    with pytest.raises(InputError, match=r"stored as f16: a value is beyond its range; choose"):
+        requantized(large, "f16")
+    assert requantized(large, "bf16")
     assert requantized(large, "nvfp4")  # a row's factor reaches that far
 
 
-@pytest.mark.parametrize("name", [n for n in WEIGHTS if n != "mxfp4"])
+@pytest.mark.parametrize("name", [n for n in WEIGHTS if n not in ("mxfp4", "f16", "bf16")])
 def test_refuses_what_no_run_could_compute_with(name: str, tmp_path: Path) -> None:
     """One line with the tensor, the format as it was asked for, and what to do."""
     weights = np.zeros((128, 64), np.float32)
@@ -85,6 +88,7 @@ def test_compiled_it_runs_as_if_the_file_had_it(name: str, tmp_path: Path) -> No
         np.testing.assert_array_equal(logits, unmeasured(stored).session().forward(tokens))
 
 
+@pytest.mark.usefixtures("shared_kernels")
 def test_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,11 @@ import tile_gen
 from cpu_rig import HERE, build, golden, same_bits, single
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from models import tiny_llama
 from tile_gen import SIZES, Program
 
+from speccc.emit import EmitOptions, read_model
+from speccc.errors import UnsupportedError
 from speccc.ir import expr as ex
 from speccc.ir.expr import Load, Var
 from speccc.ir.formats import FORMATS
@@ -152,6 +157,15 @@ def test_only_weights_of_the_type_take_it(activations: str) -> None:
     assert prepared(activations, "q8_0") == (None, True, False, None)
     assert prepared(activations, "q8_0", activations)[:3] == (engine, True, True)
     assert prepared("int8", activations) == (None, False, True, None)
+
+
+@pytest.mark.parametrize("activations", ["nvfp4", *ROUNDED])
+def test_a_class_that_no_weight_takes_is_refused(activations: str, tmp_path: Path) -> None:
+    path, options = tiny_llama(tmp_path, fmt="q4_1"), EmitOptions(activations=activations)
+    with pytest.raises(UnsupportedError, match=f"--activations {activations}: the model has no"):
+        read_model(path, options, lambda *_: None)
+    took = read_model(path, replace(options, weights=activations), lambda *_: None)
+    assert took.lowered.plan.body
 
 
 @pytest.mark.parametrize("isa", HERE, ids=lambda isa: isa.name)

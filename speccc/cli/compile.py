@@ -16,7 +16,7 @@ from speccc.runtime.destination import artifact_destination
 ISAS = ("auto", "avx512vnni", "avxvnni", "avx2", "dotprod", "portable")
 KV_TYPES = ("f16", "i8", "f32")
 ACTIVATIONS = ("int8", "nvfp4", "f16", "bf16", "fp8")
-WEIGHTS = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "fp8")
+WEIGHTS = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "fp8", "f16", "bf16")
 weights_option = click.option(
     "--weights",
     type=click.Choice(WEIGHTS),
