@@ -301,6 +301,13 @@ def test_no_device_is_unsupported(name: str, call: str, monkeypatch: pytest.Monk
         drivers.open_driver(name)
 
 
+def two_steps(rig: Rig, backend: str) -> None:
+    """The second replays what the first recorded."""
+    session = rig.session(drivers.open_driver(backend))
+    session.pick([1, 2])
+    session.pick([3, 4])
+
+
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -332,9 +339,7 @@ def test_a_failed_call_is_an_error_with_the_vendors_words(
     installed(name, FAKES[name][1](Host(rig.kernels), call), monkeypatch)
     words = {"allocate": "no memory", "compile": "line 1: no", "commit": "the GPU hung"}
     with pytest.raises(DeviceError, match=words.get(call, "illegal memory access")):
-        session = rig.session(drivers.open_driver(name))
-        session.pick([1, 2])
-        session.pick([3, 4])
+        two_steps(rig, name)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from cpu_rig import Spec, compiled, model_file, same_bits, unmeasured
-from gpu_fakes import FakeHip, Host
+from gpu_fakes import Host
+from hip_fake import FakeHip
 from models import Tiny
 from test_drivers import SPECS, installed
 from test_emit import TextTarget

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from speccc.errors import UnsupportedError
 from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Start, Strided
-from speccc.runtime.devices.recorded_steps import Move
+from speccc.runtime.devices.recorded_steps import Move, Recording
 
 Array = npt.NDArray[Any]
 
@@ -34,16 +33,6 @@ def _bindings() -> Any:
     except (ImportError, RuntimeError) as error:
         raise UnsupportedError(f"cuda: {error}: {MEND}") from None
     return driver
-
-
-@dataclass
-class Recording:
-    """A graph ready to run, its kernel nodes in order, and the launches they make as it is."""
-
-    graph: Any
-    ready: Any
-    nodes: list[Any]
-    starts: list[Start]
 
 
 class CudaDriver:
@@ -208,12 +197,9 @@ class CudaDriver:
 
     def replay(self, recording: Recording, starts: Sequence[Start]) -> None:
         """One launch of the graph; kernels whose numbers changed are told first."""
-        for n, (node, start) in enumerate(zip(recording.nodes, starts, strict=True)):
-            if start != recording.starts[n]:
-                shape = self._node(start)
-                told = self._cuda.cuGraphExecKernelNodeSetParams(recording.ready, node, shape)
-                self._call(told)
-                recording.starts[n] = start
+        for node, start in recording.changes(starts):
+            shape = self._node(start)
+            self._call(self._cuda.cuGraphExecKernelNodeSetParams(recording.ready, node, shape))
         self._call(self._cuda.cuGraphLaunch(recording.ready, self._stream))
         self.finish()
 

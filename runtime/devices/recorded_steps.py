@@ -7,7 +7,7 @@ only the numbers of its launches change. So a step is one call of the driver.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,6 +19,23 @@ from speccc.runtime.devices.gpu_step import Part, Start
 Array = npt.NDArray[Any]
 MOST = 256
 """Recordings that are kept: each number of rows, with picks or with logits."""
+
+
+@dataclass
+class Recording:
+    """A graph ready to run, its kernels' nodes in order, and the launches they make as it is."""
+
+    graph: Any
+    ready: Any
+    nodes: list[Any]
+    starts: list[Start]
+
+    def changes(self, starts: Sequence[Start]) -> Iterator[tuple[Any, Start]]:
+        """Nodes to be told other numbers; each counts as told when the next is asked for."""
+        for n, (node, start) in enumerate(zip(self.nodes, starts, strict=True)):
+            if start != self.starts[n]:
+                yield node, start
+                self.starts[n] = start
 
 
 @dataclass(frozen=True, slots=True)

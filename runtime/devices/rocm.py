@@ -6,10 +6,12 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import UnsupportedError
-from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Strided
+from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Start, Strided
+from speccc.runtime.devices.recorded_steps import Move, Recording
 
 Array = npt.NDArray[Any]
 
@@ -31,12 +33,14 @@ def _bindings() -> Any:
 
 
 class RocmDriver:
-    """One GPU and one stream: launches run in order."""
+    """One GPU and one stream: launches run in order, and steps are graphs."""
 
     def __init__(self, device: int = 0) -> None:
         """UnsupportedError when there is no such GPU."""
         self._hip = _bindings()
         self._memory: list[int] = []
+        self._staged: list[int] = []
+        self._recordings: list[Recording] = []
         self._modules: list[Any] = []
         self._closed = False
         try:
@@ -92,9 +96,12 @@ class RocmDriver:
 
     def download(self, part: Part, into: Array) -> None:
         """Waits for the stream, then copies."""
+        self._fetch(part, into)
+        self.finish()
+
+    def _fetch(self, part: Part, into: Array) -> None:
         source = part.memory + part.offset
         self._call(self._hip.hipMemcpyDtoHAsync(into, source, into.nbytes, self._stream))
-        self.finish()
 
     def copy(self, memory: int, moved: Strided) -> None:
         """One two-dimensional copy inside the device."""
@@ -125,17 +132,94 @@ class RocmDriver:
     ) -> None:
         """One launch on the stream; the bindings pack the arguments as the code object has them."""
         function, shared = kernel
-        pointers = [p.memory + p.offset for p in buffers]
-        arguments = (
-            *(ctypes.c_void_p(p) for p in pointers),
-            *(SCALARS[scalar](n) for n in scalars),
-            *(ctypes.c_void_p(p) for p in HIDDEN),
-        )
+        arguments = _arguments(buffers, scalars, scalar)
         self._call(
             self._hip.hipModuleLaunchKernel(
                 function, groups, 1, 1, threads, 1, 1, shared, self._stream, None, arguments
             )
         )
+
+    def stage(self, nbytes: int) -> Array:
+        """Page-locked memory: copies of a graph go straight from and to it."""
+        address = int(self._call(self._hip.hipHostMalloc(nbytes, 0)))
+        self._staged.append(address)
+        held: Any = (ctypes.c_uint8 * nbytes).from_address(address)
+        return np.frombuffer(held, np.uint8)
+
+    def record(
+        self, uploads: Sequence[Move], starts: Sequence[Start], downloads: Sequence[Move]
+    ) -> Recording:
+        """A graph of what the stream would do.
+
+        It is captured: the bindings' calls that add a node cannot say which one it follows.
+        """
+        mode = self._hip.hipStreamCaptureMode.hipStreamCaptureModeThreadLocal
+        self._call(self._hip.hipStreamBeginCapture(self._stream, mode))
+        try:
+            nodes = self._captured(uploads, starts, downloads)
+        except BaseException:
+            # The stream is of no use before the capture's end, which may be an error by now.
+            _, graph = self._hip.hipStreamEndCapture(self._stream)
+            if graph is not None:
+                self._call(self._hip.hipGraphDestroy(graph))
+            raise
+        graph = self._call(self._hip.hipStreamEndCapture(self._stream))
+        try:
+            ready = self._call(self._hip.hipGraphInstantiate(graph, None, 0))
+        except BaseException:
+            self._call(self._hip.hipGraphDestroy(graph))
+            raise
+        made = Recording(graph, ready, nodes, list(starts))
+        self._recordings.append(made)
+        return made
+
+    def _captured(
+        self, uploads: Sequence[Move], starts: Sequence[Start], downloads: Sequence[Move]
+    ) -> list[int]:
+        """Puts all on the stream; the nodes of kernels, in order."""
+        nodes: list[int] = []
+        for move in uploads:
+            self.upload(move.part, move.array)
+        for s in starts:
+            self.launch(s.kernel, s.groups, s.threads, s.buffers, s.scalars, s.scalar)
+            nodes.append(self._last_node())
+        for move in downloads:
+            self._fetch(move.part, move.array)
+        return nodes
+
+    def _last_node(self) -> int:
+        """The node of what was captured last: what follows depends on it, and on no other."""
+        array = ctypes.c_void_p()
+        asked = self._hip.hipStreamGetCaptureInfo_v2(self._stream, ctypes.addressof(array))
+        self._call(asked)
+        *_, count = asked
+        if count != 1 or array.value is None:
+            raise DeviceError(f"a launch was captured as {count} nodes", where="rocm")
+        return int(ctypes.c_size_t.from_address(array.value).value)
+
+    def replay(self, recording: Recording, starts: Sequence[Start]) -> None:
+        """One launch of the graph; kernels whose numbers changed are told first."""
+        for node, start in recording.changes(starts):
+            self._tell(recording.ready, node, start)
+        self._call(self._hip.hipGraphLaunch(recording.ready, self._stream))
+        self.finish()
+
+    def _tell(self, ready: Any, node: int, start: Start) -> None:
+        """Other arguments and workgroups for a node of a graph; HIP copies them."""
+        arguments = _arguments(start.buffers, start.scalars, start.scalar)
+        places = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        shape = self._hip.hipKernelNodeParams()
+        shape.func, shape.sharedMemBytes = start.kernel
+        shape.gridDim.x, shape.gridDim.y, shape.gridDim.z = start.groups, 1, 1
+        shape.blockDim.x, shape.blockDim.y, shape.blockDim.z = start.threads, 1, 1
+        shape.kernelParams = ctypes.addressof(places)
+        self._call(self._hip.hipGraphExecKernelNodeSetParams(ready, node, shape))
+
+    def forget(self, recording: Recording) -> None:
+        """Destroys a graph."""
+        self._recordings.remove(recording)
+        self._call(self._hip.hipGraphExecDestroy(recording.ready))
+        self._call(self._hip.hipGraphDestroy(recording.graph))
 
     def finish(self) -> None:
         """Waits for the stream; a kernel that failed is reported here."""
@@ -146,6 +230,10 @@ class RocmDriver:
         if self._closed:
             return
         self._closed = True
+        for recording in list(self._recordings):
+            self.forget(recording)
+        while self._staged:
+            self._call(self._hip.hipHostFree(self._staged.pop()))
         while self._modules:
             self._call(self._hip.hipModuleUnload(self._modules.pop()))
         while self._memory:
@@ -159,6 +247,15 @@ class RocmDriver:
             *_, words = self._hip.hipGetErrorString(status)
             raise DeviceError(f"error {int(status)}: {_text(words)}", where="rocm")
         return values[0] if values else None
+
+
+def _arguments(buffers: Sequence[Part], scalars: Sequence[int], scalar: str) -> tuple[Any, ...]:
+    """Values of their C types; kernels have Triton's pointers after ours."""
+    return (
+        *(ctypes.c_void_p(p.memory + p.offset) for p in buffers),
+        *(SCALARS[scalar](n) for n in scalars),
+        *(ctypes.c_void_p(p) for p in HIDDEN),
+    )
 
 
 def _text(value: Any) -> str:
