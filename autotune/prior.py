@@ -31,6 +31,8 @@ NO_PREFETCH, OFF_BY_TWO = 0.08, 0.03
 """Share of the stream's time lost without prefetch, and for each doubling away from the best."""
 BEST_PREFETCH = 2048
 """Bytes: one core streams 1 KB while a miss lasts (100 ns at 10 GB/s), and misses queue up."""
+NO_FAR = 0.04
+"""Share of the stream's time lost when lines come from memory straight into the first cache."""
 TURNS = 0.02
 """Share lost when neighbours in memory go to different workers: pages are opened more often."""
 UNPACK = 6.0
@@ -164,7 +166,7 @@ def seconds(work: Work, schedule: Schedule, m: int, machine: Machine) -> float:
     late = NO_PREFETCH
     if schedule.prefetch:
         late = OFF_BY_TWO * abs(math.log2(schedule.prefetch / BEST_PREFETCH))
-    late += TURNS * (schedule.deal == "turns")
+    late += NO_FAR * (schedule.far == 0) + TURNS * (schedule.deal == "turns")
     stream = work.bytes / machine.bytes_per_s * (1 + late)
     tiles = math.ceil(m / schedule.rows)
     tall = min(m, schedule.rows)

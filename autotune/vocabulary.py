@@ -15,6 +15,7 @@ CHOICES = frozenset(
         "panels",  # weight panels a worker takes at once
         "unroll",  # blocks of K unrolled
         "prefetch",  # bytes of weights fetched ahead
+        "far",  # bytes of weights fetched ahead into the second cache
         "deal",  # how a phase's units are dealt to workers
         "kv_tile",  # positions of one KV tile, within the numeric class
         "columns",  # how the rows of a step are split into passes

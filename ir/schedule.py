@@ -11,13 +11,15 @@ class Schedule:
     """The choices for one kernel; the defaults work untuned.
 
     `rows`: tallest row tile. `unroll`: K blocks of a scaled dot written out per trip.
-    `prefetch`: bytes ahead in the weight stream that are fetched, 0 for none.
+    `prefetch`: bytes ahead in the weight stream that are fetched, 0 for none. `far`: the same from
+    memory into the second cache, where a loaded memory answers later than `prefetch` reaches.
     `deal`: "runs" gives a worker consecutive units, "turns" gives them out in turn.
     """
 
     rows: int = 8
     unroll: int = 1
     prefetch: int = 2048
+    far: int = 8192
     deal: str = "runs"
 
 

@@ -117,7 +117,7 @@ def test_kernels_have_the_choices_their_programs_have(fmt: str, isa: object) -> 
         names = {name for name, _ in found.params}
         dots = [s for s in walk(kernel.body) if isinstance(s, ScaledDot)]
         assert ("unroll" in names) == bool(dots)
-        assert not dots or {"rows", "prefetch", "deal"} <= names
+        assert not dots or {"rows", "prefetch", "far", "deal"} <= names
         # The default configuration is the default schedule, and back.
         assert schedule_of(found.default()) == Schedule()
         for config in found.enumerate():

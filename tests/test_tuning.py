@@ -199,7 +199,7 @@ def test_the_key_says_all_that_a_time_depends_on(
     assert {m: key.m for m, key in keys.items()} == {1: 1, 4: 4, 8: 8}
     key = keys[1]
     assert dict(key.policy)["threads"] >= 1
-    assert dict(key.layout)["default"] == "rows 8, unroll 1, prefetch 2048, deal runs"
+    assert dict(key.layout)["default"] == "rows 8, unroll 1, prefetch 2048, far 8192, deal runs"
     assert {"apache_tvm", "renderer", "speccc"} <= set(dict(key.compilers))
     monkeypatch.setattr(tuning, "cores", lambda: 77)
     assert problem_of(subject).keys[1] != key

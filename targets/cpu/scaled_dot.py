@@ -7,7 +7,7 @@ the same bits; the float part is written once, here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -192,7 +192,7 @@ def render_scaled_dot(
     panel = render_scalar(s.panel, scope, block) * tir.index(s.w.panel_bytes)
     start = block.bind("panel", render_scalar(s.offset, scope, block) + panel)
     row = block.bind("row", render_scalar(s.x.row, scope, block))
-    ahead = schedule.prefetch if len(accs) >= PREFETCH_ROWS else 0
+    ahead = (schedule.prefetch, schedule.far) if len(accs) >= PREFETCH_ROWS else ()
     step = schedule.unroll if s.w.blocks % schedule.unroll == 0 else 1
     trip = tir.loop_var("b")
     body = Block()
@@ -203,14 +203,19 @@ def render_scaled_dot(
 
 
 def _block(
-    dot: _Dot, accs: list[Node], out: Block, place: tuple[Node, Node, Node], ahead: int
+    dot: _Dot, accs: list[Node], out: Block, place: tuple[Node, Node, Node], ahead: Sequence[int]
 ) -> None:
-    """One block of columns for all rows: the weights are decoded once."""
+    """One block of columns for all rows: the weights are decoded once.
+
+    `ahead` are the distances in bytes at which lines are fetched into the first cache, the second.
+    """
     start, row, b = place
     w, blob = dot.s.w, dot.blob
     at = out.bind("at", start + b * tir.index(w.block_bytes))
-    for line in range(0, w.block_bytes if ahead else 0, tir.CACHE_LINE):
-        out.add(tir.prefetch(blob.buffer, blob.base + at + tir.index(ahead + line)))
+    for level, distance in enumerate(ahead, 1):
+        for line in range(0, w.block_bytes if distance else 0, tir.CACHE_LINE):
+            element = blob.base + at + tir.index(distance + line)
+            out.add(tir.prefetch(blob.buffer, element, level))
     base, lane = Var("at"), Var("lane")
     scope = dot.scope.child()
     scope.variables[base] = at

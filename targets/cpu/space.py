@@ -15,9 +15,10 @@ from speccc.ir.tile import Kernel, RowTiles, ScaledDot, Share, walk
 from speccc.targets.cpu.isa import Isa
 
 UNROLLS = (1, 2, 4)
-PREFETCH = (512, 8192)
-"""Bytes: a cache miss lasts about 100 ns, in which one core streams 1 to 2 KB; where many rows read
-a panel in several tiles, what follows it is wanted while the panel is at work."""
+PREFETCH = (512, 4096)
+"""Bytes: a cache miss lasts about 100 ns, in which one core streams 1 to 2 KB."""
+FAR = (4096, 16384)
+"""Bytes: when all cores stream, memory answers several times later."""
 
 CODE = {"avx512vnni": 32, "avxvnni": 8, "avx2": 8, "dotprod": 8, "portable": 8}
 """Most row dots of one block written out per trip, by instruction set: as many as there are
@@ -88,6 +89,10 @@ def _prefetch(facts: _Facts) -> Param | None:
     return Pow2(*PREFETCH, _DEFAULT.prefetch, zero=True) if facts.dots else None
 
 
+def _far(facts: _Facts) -> Param | None:
+    return Pow2(*FAR, _DEFAULT.far, zero=True) if facts.dots else None
+
+
 def _deal(facts: _Facts) -> Param | None:
     return Choice(("runs", "turns"), _DEFAULT.deal) if facts.shares else None
 
@@ -97,6 +102,7 @@ _PARAMS: dict[str, Callable[[_Facts], Param | None]] = {
     "rows": _rows,
     "unroll": _unroll,
     "prefetch": _prefetch,
+    "far": _far,
     "deal": _deal,
 }
 """By the names of `Schedule`'s fields, in their order."""

@@ -70,10 +70,11 @@ def intrinsic(dtype: str, name: str, *args: Node) -> Node:
     return tirx.call_llvm_pure_intrin(dtype, name, *args)
 
 
-def prefetch(buffer: Node, at: Node) -> Node:
-    """Asks for the cache line of an element; an address outside the buffer does no harm."""
+def prefetch(buffer: Node, at: Node, level: int = 1) -> Node:
+    """Asks for an element's line in a cache; an address outside the buffer does no harm."""
     where = tirx.address_of(load(buffer, at))
-    i32 = [tirx.IntImm("int32", n) for n in (0, 3, 1)]
+    # To read, as local as the level is near (3 is the first), data.
+    i32 = [tirx.IntImm("int32", n) for n in (0, 4 - level, 1)]
     return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", where, *i32))
 
 
