@@ -8,6 +8,8 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0+cpu
 # mypy does not follow setuptools' package-dir: it is shown the folders under their import names.
 TYPED := build/typed
+# Beside mypy, so that what it has found out of our 300 files and their packages is kept as long.
+TYPES_KNOWN := $(CURDIR)/$(VENV)/mypy-cache
 FOLDERS := ir passes targets autotune runtime
 
 .PHONY: demo test check lint types bench clean
@@ -30,7 +32,8 @@ types: $(VENV)/.installed-dev
 	rm -rf $(TYPED) && mkdir -p $(TYPED)/speccc
 	ln -s $(addprefix $(CURDIR)/,$(wildcard speccc/*)) $(TYPED)/speccc/
 	ln -s $(addprefix $(CURDIR)/,$(FOLDERS)) $(TYPED)/speccc/
-	cd $(TYPED) && MYPYPATH=. $(CURDIR)/$(VENV)/bin/mypy --strict --config-file $(CURDIR)/pyproject.toml -p speccc
+	cd $(TYPED) && MYPYPATH=. $(CURDIR)/$(VENV)/bin/mypy --strict --cache-dir $(TYPES_KNOWN) \
+	  --config-file $(CURDIR)/pyproject.toml -p speccc
 
 bench: $(VENV)/.installed-bench
 	$(PY) -m speccc bench "$$($(PY) -m speccc.models)" --against llama.cpp

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+from built_once import folder_of_a_run, shared
 from hypothesis import HealthCheck, settings
 
 from speccc import driver
@@ -17,7 +19,7 @@ settings.load_profile("ci" if os.environ.get("CI") in ("1", "true") else "local"
 
 
 LONGEST = ("sycl_plan", "triton_workers", "metal_plan", "triton_step", "vulkan_target",
-           "bit_identity", "fragment_plan", "top", "device_cli", "cpu_tile", "drivers_sycl",
+           "bit_identity", "fragment_plan", "top", "device_cli", "cpu_tile",
            "numerics", "requantize", "vulkan_session", "activations")  # fmt: skip
 """Files by what they take: they are handed out first, so that no process is left with one."""
 
@@ -33,7 +35,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """A folder for what all processes of this run build."""
+    made = folder_of_a_run()
+    if made is not None:
+        config.add_cleanup(made.cleanup)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def run_kernels() -> Iterator[None]:
+    """Kernels of models that many tests share are those of this run, not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "open_kernel_cache", shared)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test builds its kernels itself: none comes from the user's cache or goes there."""
     monkeypatch.setattr(driver, "open_kernel_cache", MemoryObjects)
+
+
+@pytest.fixture
+def shared_kernels(own_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that run models and leave the compiler as it is."""
+    monkeypatch.setattr(driver, "open_kernel_cache", shared)

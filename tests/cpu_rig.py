@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from built_once import shared
 from models import LINEAR_SCALING, LLAMA3_SCALING, Tiny, tiny_llama, tiny_llama_hf
 
 import speccc
+from speccc import device_step, driver
 from speccc.api import Model
 from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError
@@ -81,8 +83,16 @@ def compiled(spec: Spec) -> Model:
 
 
 def unmeasured(path: Path, **options: str) -> Model:
-    """Compiles without timing T(m): how far to draft must not depend on how busy the machine is."""
-    with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
+    """Compiles without timing T(m): how far to draft must not depend on how busy the machine is.
+
+    What is built is built once in all processes of a run.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="speccc-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for builder in (driver, device_step):
+            patch.setattr(builder, "open_kernel_cache", shared)
         artifact = Path(folder) / "m.speccc"
         compile_to(path, artifact, CompileOptions(**options, measure=False))
         return speccc.load(artifact)
@@ -142,7 +152,7 @@ def build(
     """Compiles a plan for an instruction set, the best one here by default."""
     target = CpuTarget(isa or detect())
     arena = PlanMemory(bounds).run(plan)
-    made = target.compile(plan, arena, bounds, schedules)
+    made = target.compile(plan, arena, bounds, schedules, shared())
     return Built(plan, np.frombuffer(made.library, np.uint8), made.signature)
 
 

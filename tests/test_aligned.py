@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cpu_rig import Spec, model_file
+from cpu_rig import Spec, compiled, model_file, unmeasured
 from models import Tiny
 
-import speccc
 from speccc import api
 from speccc.runtime import artifact_file
 from speccc.runtime.aligned import ALIGN, PAGES_OF_ITS_OWN, aligned, huge_pages
@@ -48,9 +47,9 @@ def test_whether_there_are_huge_pages(setting: str | None, expected: bool, tmp_p
 def test_weights_are_copied_if_it_helps_and_there_is_room(
     pages: bool, room: int | None, copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = speccc.compile(model_file(Spec(Tiny()), tmp_path))
-    expected = model.generate([1, 2, 3], max_tokens=8).tokens
-    again = speccc.compile(model_file(Spec(Tiny()), tmp_path))
+    spec = Spec(Tiny())
+    expected = compiled(spec).generate([1, 2, 3], max_tokens=8).tokens
+    again = unmeasured(model_file(spec, tmp_path))
     monkeypatch.setattr(api, "huge_pages", lambda: pages)
     monkeypatch.setattr(api, "available_memory", lambda: room)
     monkeypatch.setattr(artifact_file, "_PIECE", 4096 + 1)

@@ -21,6 +21,7 @@ from speccc.runtime.generate import collect
 from speccc.runtime.ngram import NgramDrafter
 from speccc.runtime.session import CpuSession
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
 SPEC = Spec(Tiny(seed=7, layers=2, hidden=64), "q4_1")
 PROMPT = [10, 20, 30, 10, 20]
 

@@ -71,6 +71,9 @@ class Scripted:
         return {"peak_memory_bytes": 7}
 
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
+
 def quiet(work: str, done: int, total: int) -> None:
     """No bars."""
 

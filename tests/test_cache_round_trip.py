@@ -41,7 +41,7 @@ def machines(
     """Machines of which `a` has compiled a model."""
     found = Machines(tmp_path, monkeypatch, capsys)
     model = str(tiny_llama(tmp_path, fmt="q8_0"))
-    found.on("a", "compile", model, "-o", str(tmp_path / "m.speccc"))
+    found.on("a", "compile", model, "--tune", "2", "-o", str(tmp_path / "m.speccc"))
     return found
 
 

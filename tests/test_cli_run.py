@@ -19,6 +19,7 @@ import speccc.api
 from speccc import compiled
 from speccc.cli import run
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
 Capture = pytest.CaptureFixture[str]
 Json = Callable[..., dict[str, Any]]
 PROMPT = "the the the in the the re"
@@ -68,7 +69,7 @@ class Compiled:
 def compilation(folder: Path, model: Path) -> Compiled:
     path, dump, printed = folder / "tiny.speccc", folder / "stages", io.StringIO()
     with redirect_stdout(printed):
-        flags = ["-o", str(path), "-c", "256", "-v", "--dump", str(dump)]
+        flags = ["-o", str(path), "-c", "256", "-v", "--dump", str(dump), "--tune", "2"]
         assert run(["compile", str(model), *flags]) == 0
     return Compiled(path, printed.getvalue(), [p.name for p in dump.iterdir()])
 

@@ -32,6 +32,7 @@ from speccc.targets.base import ToolMissingError
 from speccc.targets.devices import profile
 
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("shared_kernels")
 PROMPT = "the the the in the"
 TINY = Tiny(seed=2, hidden=32, heads=2, kv_heads=1, ffn=64)
 NAMES = {"cuda": "cuda:sm_90", "rocm": "rocm:gfx1100", "metal": "metal:m4"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import test_numerics
-from cpu_rig import Spec, compiled_smollm2, model_file, same_bits
+from cpu_rig import Spec, compiled, compiled_smollm2, model_file, same_bits
 from emulation.require import require
 from emulation.sycl_cpu import SyclCpu
 from emulation.sycl_kernel import launched
@@ -83,6 +83,18 @@ def test_steps_equal_golden(session: GpuSession, tmp_path: Path) -> None:
     for part, parents in ((tokens[:9], None), (tokens[9:10], None), (tokens[10:15], None),
                           (tokens[15:], [-1, 0, 0, 1, -1])):  # fmt: skip
         assert same_bits(session.forward(part, parents=parents), golden.forward(part, parents))
+
+
+def test_picks_equal_the_cpu_targets(session: GpuSession) -> None:
+    """A tree of which a path is kept, picks behind it, then logits: as the CPU target's step."""
+    session.truncate(0)
+    theirs, tokens = compiled(QUANTIZED).session(context=64), tokens_of(QUANTIZED.tiny, 18)
+    assert same_bits(session.forward(tokens[:7]), theirs.forward(tokens[:7]))
+    for s in (session, theirs):
+        s.pick(tokens[7:12], parents=[-1, 0, 0, 2, 3])
+        s.keep([0, 2, 3, 4])
+    assert same_bits(session.pick(tokens[12:15]), theirs.pick(tokens[12:15]))
+    assert same_bits(session.forward(tokens[15:17]), theirs.forward(tokens[15:17]))
 
 
 def test_logits_do_not_depend_on_the_width(session: GpuSession) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from built_once import shared
 
 from emulation.sycl_cpu import SyclCpu
 from speccc.ir.expr import Var
@@ -23,10 +25,15 @@ Array = npt.NDArray[Any]
 
 @cache
 def built(text: str, name: str, form: Form = Form.PORTABLE) -> bytes:
-    """The SPIR-V of a text."""
+    """The SPIR-V of a text; built once in all processes of a run."""
     compiler = find_sycl_compiler()
     assert compiler is not None
-    return compile_sycl(text, compiler, form, name=name)
+    key = hashlib.sha256(repr((compiler, form, name, text)).encode()).hexdigest()
+    made = shared().get(key)
+    if made is None:
+        made = compile_sycl(text, compiler, form, name=name)
+        shared().put(key, made)
+    return made
 
 
 def launched(
