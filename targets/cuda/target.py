@@ -20,8 +20,8 @@ at all. On sm_90 tiles of 64 rows become `wgmma`."""
 FLOAT_UNITS = {90: 2, 100: 2, 103: 2}
 """Most panels of a tile of floats: below 64 rows all heights of it are `mma.sync`."""
 FP8 = {90: Fp8(tokens=16), 100: None, 103: None}
-"""sm_90 has e4m3 in `wgmma` alone, which is one instruction where all tiles are 64x16. On sm_100 it
-is `tcgen05.mma`, as unfit as for int8: f16 holds e4m3."""
+"""sm_90 has e4m3 in `wgmma` alone, which is one instruction where all tiles are 64x16; of narrower
+ones Triton makes f16. On sm_100 it is `tcgen05.mma`, as unfit as for int8: f16 holds e4m3."""
 TOKENS = 8
 """Columns of `mma.sync`'s accumulator, and the least of `wgmma`'s."""
 
