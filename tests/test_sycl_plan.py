@@ -141,6 +141,8 @@ def test_smollm2_equals_the_cpu_target() -> None:
     here, there = SyclModel(smollm2(), BMG).session(), cpu.session(context=64)
     for part in (tokens[:4], tokens[4:5], tokens[5:10]):
         assert same_bits(here.forward(part), there.forward(part))
+    ours, theirs = (s.top(tokens[:2], 40) for s in (here, there))
+    assert all(same_bits(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 # ------------------------------------------------------------------------------------------ target
