@@ -9,10 +9,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tune_rig import QUICK, config
+from tune_rig import PATIENT, config
 from tune_suite import SUITE, WIDTHS, Job
 
 from speccc.autotune.facts import Facts
@@ -21,6 +22,12 @@ from speccc.autotune.record import Outcome
 from speccc.errors import SpecccError
 
 GOOD, BAD = config(up_unroll=2), config(up_unroll=4)
+# Only the phase that never ends has little time, so that no busy machine can change an outcome.
+HASTY = {
+    "hang_in_build": replace(PATIENT, build=1.5),
+    "hang": replace(PATIENT, check=1.5),
+    "hang_in_race": replace(PATIENT, time=1.5),
+}
 FAR = float("inf")
 
 
@@ -52,8 +59,9 @@ def test_a_bad_candidate_costs_itself_and_nothing_else(
     tmp_path: Path, kind: str, outcome: Outcome, message: str
 ) -> None:
     job = Job(tmp_path, {BAD: kind}, {BAD: 0.001, GOOD: 0.5})
-    with Worker(SUITE, job, limits=QUICK) as worker:
+    with Worker(SUITE, job, limits=HASTY.get(kind, PATIENT)) as worker:
         found = measure(worker, BAD)
+        worker._limits = PATIENT
         assert (found.outcome, message in found.message) == (outcome, True), found
         assert not found.ms
         after = measure(worker, GOOD)
@@ -64,13 +72,13 @@ def test_a_bad_candidate_costs_itself_and_nothing_else(
 
 def test_a_wavering_candidate_is_caught_by_its_second_run(tmp_path: Path) -> None:
     # Four calls a run: the seventh call is in the second one, so one run alone looks right.
-    with Worker(SUITE, Job(tmp_path, {BAD: "flaky"}), limits=QUICK) as worker:
+    with Worker(SUITE, Job(tmp_path, {BAD: "flaky"}), limits=PATIENT) as worker:
         assert measure(worker, BAD).outcome is Outcome.WRONG
 
 
 def test_what_a_candidate_prints_is_no_answer(tmp_path: Path) -> None:
     job = Job(tmp_path, {GOOD: "prints"}, {GOOD: 0.25})
-    with Worker(SUITE, job, limits=QUICK) as worker:
+    with Worker(SUITE, job, limits=PATIENT) as worker:
         found = measure(worker, GOOD)
     assert found.ms[1][0] / found.default_ms[1] == 0.25
 
@@ -78,12 +86,12 @@ def test_what_a_candidate_prints_is_no_answer(tmp_path: Path) -> None:
 def test_a_wrong_default_is_an_error_not_a_candidate(tmp_path: Path) -> None:
     job = Job(tmp_path, golden="logits differ")
     with (
-        Worker(SUITE, job, limits=QUICK) as worker,
+        Worker(SUITE, job, limits=PATIENT) as worker,
         pytest.raises(SpecccError, match="the untuned default is wrong: logits differ"),
     ):
         measure(worker, GOOD)
     # Not asked for: the same default was compared before.
-    with Worker(SUITE, job, limits=QUICK, golden=False) as worker:
+    with Worker(SUITE, job, limits=PATIENT, golden=False) as worker:
         assert measure(worker, GOOD).outcome is Outcome.OK
 
 
@@ -99,12 +107,12 @@ def test_a_default_that_does_not_work_is_an_error(tmp_path: Path, kind: str) -> 
 
 def test_a_prepared_worker_has_built_the_default_and_not_judged_it(tmp_path: Path) -> None:
     job = Job(tmp_path, golden="logits differ")
-    with Worker(SUITE, job, limits=QUICK) as worker:
+    with Worker(SUITE, job, limits=PATIENT) as worker:
         worker.prepare()
         assert (tmp_path / "built.txt").read_text().splitlines() == ["{}"]
         with pytest.raises(DefaultFails, match="logits differ"):
             measure(worker, GOOD)
-    with Worker(SUITE, Job(tmp_path), limits=QUICK) as worker:
+    with Worker(SUITE, Job(tmp_path), limits=PATIENT) as worker:
         worker.prepare()
         process = worker._process
         assert measure(worker, GOOD).outcome is Outcome.OK
@@ -123,12 +131,12 @@ def test_a_default_that_cannot_be_prepared_is_an_error(tmp_path: Path, kind: str
 
 
 def test_a_worker_loads_no_torch(tmp_path: Path) -> None:
-    with Worker(SUITE, Job(tmp_path, {BAD: "looks_for_torch"}), limits=QUICK) as worker:
+    with Worker(SUITE, Job(tmp_path, {BAD: "looks_for_torch"}), limits=PATIENT) as worker:
         assert "torch is None" in measure(worker, BAD).message
 
 
 def test_a_built_candidate_is_not_built_again(tmp_path: Path) -> None:
-    with Worker(SUITE, Job(tmp_path), limits=QUICK) as worker:
+    with Worker(SUITE, Job(tmp_path), limits=PATIENT) as worker:
         for _ in range(3):
             assert measure(worker, GOOD).outcome is Outcome.OK
     assert (tmp_path / "built.txt").read_text().splitlines() == ["{}", str(dict(GOOD))]
@@ -136,7 +144,7 @@ def test_a_built_candidate_is_not_built_again(tmp_path: Path) -> None:
 
 def test_out_of_time_says_nothing_about_the_candidate(tmp_path: Path) -> None:
     job = Job(tmp_path, {BAD: "hang"})
-    with Worker(SUITE, job, limits=QUICK) as worker:
+    with Worker(SUITE, job, limits=PATIENT) as worker:
         measure(worker, GOOD)
         with pytest.raises(OutOfTime):
             worker.measure(BAD, seconds=0.0, deadline=time.monotonic() + 0.3)
@@ -161,7 +169,7 @@ def wait_until_gone(pid: int) -> bool:
 
 
 def test_what_a_candidate_started_ends_with_it(tmp_path: Path) -> None:
-    with Worker(SUITE, Job(tmp_path, {BAD: "leaves_children"}), limits=QUICK) as worker:
+    with Worker(SUITE, Job(tmp_path, {BAD: "leaves_children"}), limits=HASTY["hang"]) as worker:
         assert measure(worker, BAD).outcome is Outcome.TIMEOUT
         assert wait_until_gone(int((tmp_path / "child.txt").read_text()))
 
@@ -173,7 +181,7 @@ def test_a_killed_worker_leaves_no_temporary_folder(
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    with Worker(SUITE, Job(tmp_path, {BAD: "leaves_folder"}), limits=QUICK) as worker:
+    with Worker(SUITE, Job(tmp_path, {BAD: "leaves_folder"}), limits=HASTY["hang"]) as worker:
         assert measure(worker, BAD).outcome is Outcome.TIMEOUT
         assert list(scratch.iterdir()) == []
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,7 @@ import pytest
 from cache_rig import SIBLING, STRANGER
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tune_rig import QUICK, STEP, Table, config, problem
+from tune_rig import PATIENT, STEP, Table, config, problem
 from tune_suite import SUITE, WIDTHS, Job
 
 from speccc.autotune.cache import TuneCache
@@ -211,8 +212,8 @@ def test_planted_candidates_however_fast_never_win(cache: TuneCache, tmp_path: P
     honest = config(soft_deal="turns")
     seconds = {**dict.fromkeys(KINDS, 1e-6), honest: 0.5}
     job = Job(tmp_path, KINDS, seconds)
-    with Worker(SUITE, job, limits=QUICK) as worker:
-        done = tune(problem(), cache, worker, 100.0)
+    with Worker(SUITE, job, limits=replace(PATIENT, check=3.0)) as worker:
+        done = tune(problem(), cache, worker, 1000.0)
     assert done.exhausted
     assert done.choice.config == honest
     found: dict[str, set[Outcome]] = {k: set() for k in KINDS.values()}
@@ -231,7 +232,7 @@ def test_planted_candidates_however_fast_never_win(cache: TuneCache, tmp_path: P
     }
     # None of them is built a second time.
     (tmp_path / "built.txt").unlink()
-    with Worker(SUITE, job, limits=QUICK) as worker:
+    with Worker(SUITE, job, limits=PATIENT) as worker:
         assert tune(problem(), cache, worker, 100.0).choice.config == honest
     assert not (tmp_path / "built.txt").exists()
 
@@ -239,7 +240,7 @@ def test_planted_candidates_however_fast_never_win(cache: TuneCache, tmp_path: P
 @pytest.mark.usefixtures("_suite_can_be_found")
 def test_a_wrong_default_stops_the_tuning(cache: TuneCache, tmp_path: Path) -> None:
     with (
-        Worker(SUITE, Job(tmp_path, golden="logits differ"), limits=QUICK) as worker,
+        Worker(SUITE, Job(tmp_path, golden="logits differ"), limits=PATIENT) as worker,
         pytest.raises(SpecccError, match="logits differ"),
     ):
         tune(problem(), cache, worker, 100.0)

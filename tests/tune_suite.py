@@ -34,8 +34,8 @@ BAD = {
     "wrong": "return 1001 + 7 * m;",
     "flaky": "if (calls % 7 == 0) return 1;",
     "segv": "*(volatile int *)8 = m;",
-    "hang": "for (volatile int n = 1; n; ) n = 1;",
-    "hang_in_race": "if (calls > 9) for (volatile int n = 1; n; ) n = 1;",
+    "hang": "extern int pause(void); for (;;) pause();",
+    "hang_in_race": "extern int pause(void); while (calls > 9) pause();",
     "no_c": "this is not C",
 }
 

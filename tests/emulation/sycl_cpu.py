@@ -42,7 +42,7 @@ def has_sycl() -> bool:
 class SyclCpu:
     """One worker process: started on entry, ended on exit, useless after it died."""
 
-    def __init__(self, *, timeout_s: float = 60.0) -> None:
+    def __init__(self, *, timeout_s: float = 120.0) -> None:
         """`timeout_s` bounds each request."""
         self._timeout_s = timeout_s
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed on exit)

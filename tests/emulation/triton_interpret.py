@@ -81,7 +81,7 @@ class TritonMachine:
     With one process the programs of a grid run one after the other, with several all at once.
     """
 
-    def __init__(self, *, timeout_s: float = 60.0, processes: int = 1) -> None:
+    def __init__(self, *, timeout_s: float = 120.0, processes: int = 1) -> None:
         """`timeout_s` bounds each run, the start of the process included."""
         self._timeout_s = timeout_s
         self._folder = tempfile.TemporaryDirectory(prefix="speccc-triton-")

@@ -11,6 +11,6 @@ from speccc.runtime.devices.vulkan_worker import WorkerError as WorkerError
 class VulkanWorker(vulkan_worker.VulkanWorker):
     """A worker in the tests' Vulkan."""
 
-    def __init__(self, home: VulkanHome, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, home: VulkanHome, *, timeout_s: float = 120.0) -> None:
         """As the product's."""
         super().__init__(home.place, timeout_s=timeout_s)
