@@ -407,7 +407,8 @@ def _verify_cost(made: _Made, cost: VerifyTable | None) -> dict[str, Any]:
     if made.device is None or not made.options.measure:
         return {"verify_ms": {}, "verify_cost": {}}
     profile = made.device.profile
-    ms = expected_ms(profile, step_traffic(made.lowered.weights, EMBEDDING, HEAD))
+    traffic = step_traffic(made.lowered.weights, EMBEDDING, HEAD)
+    ms = expected_ms(profile, traffic, made.options.activations)
     times = {str(m): round(t, 6) for m, t in ms.items()}
     return {"verify_ms": times, "verify_cost": expected_document(profile, ms)}
 

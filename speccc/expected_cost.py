@@ -15,20 +15,33 @@ from collections.abc import Mapping
 from speccc.targets.devices.profile import Profile
 from speccc.verify_cost import WIDTHS
 
+RATES = {"f16": ("f16",), "bf16": ("bf16",), "fp8": ("fp8", "f16")}
+"""Of a class of activations, the operands that are multiplied, the first that a device has.
+Others are multiplied as int8."""
+HALVES = ("vulkan", "sycl", "metal")
+"""Backends without fp8: its values are multiplied as halves."""
 TILE = 8
 """Rows that a step multiplies at once: fewer take as long."""
 
 
-def expected_ms(profile: Profile, traffic: Mapping[str, int]) -> dict[int, float]:
-    """Milliseconds by width for a profile's product; empty without its bandwidth or int8 rate.
+def expected_ms(
+    profile: Profile, traffic: Mapping[str, int], activations: str = "int8"
+) -> dict[int, float]:
+    """Milliseconds by width for a profile's product; empty without its bandwidth or rate.
 
     `traffic` has `weight_bytes` of a step and `dots_per_row`, multiply-adds.
     """
     product = profile.device
-    if product is None or product.bandwidth is None or "i8" not in product.rates:
+    if product is None or product.bandwidth is None:
+        return {}
+    kinds = RATES.get(activations, ("i8",))
+    if activations == "fp8" and profile.backend in HALVES:
+        kinds = ("f16",)
+    rate = next((product.rates[k].value for k in kinds if k in product.rates), None)
+    if rate is None:
         return {}
     reading = traffic["weight_bytes"] / (product.bandwidth.value * 1e9)
-    row = 2 * traffic["dots_per_row"] / (product.rates["i8"].value * 1e12)
+    row = 2 * traffic["dots_per_row"] / (rate * 1e12)
     return {m: 1000 * max(reading, row * -(-m // TILE) * TILE) for m in WIDTHS}
 
 

@@ -38,6 +38,29 @@ def test_a_step_is_as_long_as_reading_until_the_rows_take_longer() -> None:
     assert VerifyCost.from_table(ms).at(1) == ms[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "activations", "rate"),
+    [
+        ("cuda:rtx4090", "fp8", "fp8"),
+        ("cuda:rtx3090", "fp8", "f16"),
+        ("vulkan:rtx4090", "fp8", "f16"),
+        ("vulkan:rx7900xtx", "f16", "f16"),
+        ("cuda:rtx4090", "bf16", "bf16"),
+        ("cuda:rtx4090", "nvfp4", "i8"),
+    ],
+)
+def test_the_rate_is_that_of_what_is_multiplied(name: str, activations: str, rate: str) -> None:
+    """As many operations that no width is bound by reading."""
+    device = profile(name).device
+    assert device is not None
+    ms = expected_ms(profile(name), {**TRAFFIC, "dots_per_row": 10**13}, activations)
+    assert ms[64] == pytest.approx(64 * 2e13 / (device.rates[rate].value * 1e12) * 1000)
+
+
+def test_a_product_without_the_rate_has_no_times() -> None:
+    assert expected_ms(profile("vulkan:rx7900xtx"), TRAFFIC, "bf16") == {}
+
+
 @pytest.mark.parametrize("name", ["cuda:sm_90", "vulkan:lavapipe", "sycl:cpu", "metal:m4max"])
 def test_without_the_figures_nothing_is_expected(name: str) -> None:
     """An architecture has no bandwidth, and Apple does not say how many operations."""
