@@ -310,7 +310,7 @@ def _engine_dot(low: _Lowering, s: Dot, shape: MmaShape, live: Expr | None) -> l
         raise UnsupportedError(f"dot into {s.acc.name}: its columns are not a number")
     key = (shape, columns)
     if key not in low.floats:
-        low.floats[key] = FloatTiles.of(shape, MATRIX_ROWS, columns)
+        low.floats[key] = FloatTiles.of(shape, MATRIX_ROWS, columns, low.group.subgroups)
     return lower_float_dot(s, low.floats[key], live)
 
 

@@ -3,6 +3,8 @@
     for chunk of k: wt = the panel's weights, xt = the rows (what fills up fragments is zero)
            [barrier]  sums = xt @ wt in fragments, step by step of the instruction's k
            [barrier]  acc = acc + sums, in f32
+Where few rows would leave subgroups idle, each takes a part of a chunk's steps, and `sums` are as
+many: how many is the device's, for any number of rows.
 Tokens lie on the instruction's narrow side. Which products an instruction adds, and in which order
 the sums come, depends on k alone, so a row has the same bits whatever stands beside it. Sums begin
 anew with each chunk, which keeps them short: an engine cuts off what is small beside its sum.
@@ -52,34 +54,39 @@ def choose(shapes: Iterable[MmaShape]) -> MmaShape | None:
 
 @dataclass(frozen=True, slots=True)
 class FloatTiles:
-    """One kernel's SHARED tiles for dots of `columns`: x [height, 64], w [64, columns], f32 sums.
+    """One kernel's SHARED tiles for dots of `columns`: x [height, 64] and w [64, columns].
 
-    `tokens` is the side of one fragment, of which `height` has several.
+    `sums` are f32 [split * height, columns]: `split` subgroups share the steps of a chunk. `tokens`
+    is the side of one fragment, of which `height` has several.
     """
 
     shape: MmaShape
     tokens: int
     height: int
     columns: int
+    split: int
     x: Buf
     w: Buf
     sums: Buf
 
     @staticmethod
-    def of(shape: MmaShape, rows: int, columns: int = LANES) -> FloatTiles:
+    def of(shape: MmaShape, rows: int, columns: int, subgroups: int) -> FloatTiles:
         """Tiles for `shape` that hold `rows`; UnsupportedError when it cannot serve."""
         if not serves(shape):
             raise UnsupportedError(f"{shape}: does not multiply floats by panels of {LANES}")
         tokens = min(shape.m, shape.n)
         height = -(-rows // tokens) * tokens
+        idle = subgroups * max(shape.m, shape.n) // columns
+        split = min(_power_below(max(1, idle)), DEPTH // shape.k)
         return FloatTiles(
             shape,
             tokens,
             height,
             columns,
+            split,
             Buf("x_floats", (height, DEPTH), shape.a, Mem.SHARED),
             Buf("w_floats", (DEPTH, columns), shape.b, Mem.SHARED),
-            Buf("float_sums", (height, columns), F32, Mem.SHARED),
+            Buf("float_sums", (split * height, columns), F32, Mem.SHARED),
         )
 
     def allocs(self) -> tuple[Stmt, ...]:
@@ -118,8 +125,11 @@ def lower_float_dot(s: Dot, tiles: FloatTiles, live: Expr | None = None) -> list
         raise UnsupportedError(f"dot into {s.acc.name}: not {tiles.columns} columns")
     i, j, chunk = Var("i"), Var("j"), Var("chunk")
     part = _part(s, tiles, chunk, height if live is None else live)
-    total = ex.add(Load(s.acc, (i, j)), Load(tiles.sums, (i, j)))
-    added = LaneMap(s.acc, (i, j), (Axis(i, part.rows), Axis(j, tiles.columns)), total)
+    total: Expr = Load(tiles.sums, (i, j))
+    for n in range(1, tiles.split):
+        total = ex.add(total, Load(tiles.sums, (ex.add(i, n * tiles.height), j)))
+    axes = (Axis(i, part.rows), Axis(j, tiles.columns))
+    added = LaneMap(s.acc, (i, j), axes, ex.add(Load(s.acc, (i, j)), total))
     body = (_weights(part), _rows(part), _multiply(part), added)
     return [For(chunk, 0, _over(_span(s), DEPTH), body)]
 
@@ -137,6 +147,11 @@ def _part(s: Dot, tiles: FloatTiles, chunk: Var, rows: Expr | int) -> _Part:
     even = isinstance(span, int) and span % k == 0
     deep = depth if even else _times(_over(depth, k), k)
     return _Part(s, tiles, ex.add(first, s.lo), depth, deep, rows)
+
+
+def _power_below(n: int) -> int:
+    """The largest power of two that is at most n."""
+    return 1 << (n.bit_length() - 1)
 
 
 def _over(n: Expr | int, size: int) -> Expr | int:
@@ -183,20 +198,37 @@ def _as(value: Expr, dtype: DType) -> Expr:
 
 
 def _multiply(part: _Part) -> Stmt:
-    """sums = x @ w, the fragments of the sums dealt out to the subgroups."""
+    """sums = x @ w: their fragments, and shares of the steps, dealt out to the subgroups."""
     tiles, unit, step = part.tiles, Var("part"), Var("step")
-    shape = tiles.shape
+    shape, split = tiles.shape, tiles.split
     a, b, acc = (Fragment(f"frag_{r.value}", r, shape) for r in Role)
-    units, row, column = dealt(unit, part.filled, tiles.columns // max(shape.m, shape.n), shape)
+    place = ex.idiv(unit, split)
+    many = tiles.columns // max(shape.m, shape.n)
+    places, row, column = dealt(place, part.filled, many, shape)
     k = ex.mul(step, shape.k)
     x, w = (tiles.x, (row, k)), (tiles.w, (k, column))
     turned = shape.m > shape.n  # the weights are operand a, the sums lie across
     left, right = (w, x) if turned else (x, w)
-    steps = _over(part.depth, shape.k)
-    multiply = (FragLoad(a, *left, turned), FragLoad(b, *right, turned), FragMma(acc, a, b))
+    share, first, last = _steps(part, unit)
     body = (
         FragZero(acc),
-        For(step, 0, steps, multiply),
-        FragStore(acc, tiles.sums, (row, column), turned),
+        For(
+            step,
+            first,
+            last,
+            (FragLoad(a, *left, turned), FragLoad(b, *right, turned), FragMma(acc, a, b)),
+        ),
+        FragStore(acc, tiles.sums, (ex.add(row, ex.mul(share, tiles.height)), column), turned),
     )
-    return Subgroups(unit, units, body)
+    return Subgroups(unit, _times(places, split), body)
+
+
+def _steps(part: _Part, unit: Expr) -> tuple[Expr, Expr | int, Expr | int]:
+    """A unit's share of a chunk's steps: its number, its first step and the one behind its last."""
+    tiles = part.tiles
+    steps = _over(part.depth, tiles.shape.k)
+    if tiles.split == 1:
+        return ex.lit(0), 0, steps
+    share, each = ex.mod(unit, tiles.split), DEPTH // tiles.shape.k // tiles.split
+    first = ex.mul(share, each)
+    return share, first, ex.minimum(ex.add(first, each), steps)

@@ -190,7 +190,7 @@ def _multiply(tiles: Staging, used: range, rows: Expr | int) -> Stmt:
 
 
 def dealt(
-    unit: Var, filled: Expr | int, many: int, shape: MmaShape
+    unit: Expr, filled: Expr | int, many: int, shape: MmaShape
 ) -> tuple[Expr | int, Expr, Expr]:
     """How many units `filled` by `many` fragments are, and the first row and column of one."""
     tokens, side = min(shape.m, shape.n), max(shape.m, shape.n)

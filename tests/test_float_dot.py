@@ -19,13 +19,14 @@ from speccc.ir.fragment import (
     FragmentKernel,
     FragMma,
     MmaShape,
+    Subgroups,
     shared_bytes,
     walk,
 )
 from speccc.ir.fragment_verify import verify_fragment
 from speccc.ir.interp_expr import cast
 from speccc.ir.interp_fragment import run_fragment_kernel
-from speccc.ir.tile import LANES, Axis, Buf, Dot, Kernel, Map, RowTiles, Stmt
+from speccc.ir.tile import LANES, Axis, Buf, Dot, For, Kernel, Map, RowTiles, Stmt
 from speccc.ir.types import BF16, F16, F32, DType
 from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.passes.float_dot_to_fragment import DEPTH, FloatTiles, choose
@@ -43,9 +44,11 @@ def floats(dtype: DType, sides: tuple[int, int, int]) -> MmaShape:
     return MmaShape(dtype, dtype, F32, *sides)
 
 
-def lowered(p: Product, sides: tuple[int, int, int] = (8, 16, 16)) -> FragmentKernel:
+def lowered(
+    p: Product, sides: tuple[int, int, int] = (8, 16, 16), subgroups: int = 2
+) -> FragmentKernel:
     """On a device that has no instruction but that of the weights' type."""
-    kernel = DotToFragment(None, 8, 2, floats=(floats(FORMATS[p.w.format.name], sides),))
+    kernel = DotToFragment(None, 8, subgroups, floats=(floats(FORMATS[p.w.format.name], sides),))
     made = kernel.run(p.kernel)
     verify_fragment(made)
     return made
@@ -63,15 +66,22 @@ def interpreted(p: Product, kernel: FragmentKernel, bufs: dict[Buf, Array]) -> A
     st.sampled_from([1, 7, 16, 50, DEPTH, 100, 130]),
     st.sampled_from([1, 5, 9, 33]),
     st.sampled_from([(1,), (3, 2, 1), (8, 7, 6, 5, 4, 3, 2, 1)]),
+    st.integers(1, 9),
     st.integers(0, 99),
 )
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_product(
-    fmt: str, sides: tuple[int, int, int], k: int, m: int, widths: tuple[int, ...], seed: int
+    fmt: str,
+    sides: tuple[int, int, int],
+    k: int,
+    m: int,
+    widths: tuple[int, ...],
+    subgroups: int,
+    seed: int,
 ) -> None:
     """Tails of k, rows that fill no fragment, more rows than a tile: no race, near golden."""
     p = product(fmt, 20, k, widths)
-    kernel = lowered(p, sides)
+    kernel = lowered(p, sides, subgroups)
     assert any(isinstance(s, FragMma) for s in walk(kernel.body))
     check(p, lambda bufs: interpreted(p, kernel, bufs), m, seed)
 
@@ -116,6 +126,20 @@ def test_barriers_around_the_product_are_needed() -> None:
             interpreted(p, without_barrier(kernel, number), bufs)
 
 
+def test_subgroups_share_the_steps_that_few_rows_leave() -> None:
+    """Four on a device with one fragment of columns: as many sums, in the order of k."""
+    shape = floats(F16, (8, 16, 16))
+    shares = [FloatTiles.of(shape, 32, LANES, n).split for n in (1, 2, 3, 4, 7, 16)]
+    assert shares == [1, 2, 2, 4, 4, 4]
+    assert FloatTiles.of(floats(F16, (8, 8, 8)), 32, LANES, 2).split == 1
+    p = product("f16", 20, 130)
+    kernel = lowered(p, subgroups=4)
+    check(p, lambda bufs: interpreted(p, kernel, bufs), 9)
+    (part,) = (s for s in walk(kernel.body) if isinstance(s, Subgroups))
+    (steps,) = (s for s in part.body if isinstance(s, For))
+    assert steps.lo != 0
+
+
 def test_a_dot_goes_on_from_what_its_tile_holds() -> None:
     """Bounds that are expressions, a tile of two panels, no rows to cut: y = 2 + a b."""
     n = Var("n")
@@ -144,7 +168,7 @@ def test_what_serves_is_chosen() -> None:
     assert choose(shapes[3:]) is None
     assert choose([s8(8, 8, 8), MmaShape(F16, F16, F16, 8, 8, 8)]) is None
     with pytest.raises(UnsupportedError, match=r"^f16\*f16->f32 1x64x16: does not multiply"):
-        FloatTiles.of(shapes[3], 8)
+        FloatTiles.of(shapes[3], 8, LANES, 2)
 
 
 @pytest.mark.parametrize("name", CLIKE)

@@ -1,5 +1,5 @@
 // product for SYCL, f16*f16->f32 8x16x16, 4 subgroups of 16.
-// sha256 of what follows: 6a17ecdb501fb901
+// sha256 of what follows: 42605fea7fc46864
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -196,7 +196,7 @@ void product(const float* x, const uint8_t* w, float* y, int m) {
     const int workgroups = int(item.get_group_range(0));
     syclexp::work_group_static<half[2048]> x_floats;
     syclexp::work_group_static<half[1024]> w_floats;
-    syclexp::work_group_static<float[512]> float_sums;
+    syclexp::work_group_static<float[2048]> float_sums;
     syclexp::work_group_static<float[512]> acc;
     for (int panel = workgroup * (2) / workgroups; panel < (workgroup + 1) * (2) / workgroups; ++panel) {
         for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
@@ -220,23 +220,23 @@ void product(const float* x, const uint8_t* w, float* y, int m) {
                     x_floats[(i * 64) + t] = value;
                 }
                 sycl::group_barrier(item.get_group());
-                for (int part = subgroup; part < (min_ir(m - (row_tile * 32), 32) + 7) / 8; part += SUBGROUPS) {
+                for (int part = subgroup; part < ((min_ir(m - (row_tile * 32), 32) + 7) / 8) * 4; part += SUBGROUPS) {
                     Matrix<Use::accumulator, float, M, N, Order::by_rows> frag_c;
                     matrix_zero(frag_c);
-                    for (int step = 0; step < (min_ir(100 - (chunk * 64), 64) + 15) / 16; ++step) {
+                    for (int step = part % 4; step < min_ir((part % 4) + 1, (min_ir(100 - (chunk * 64), 64) + 15) / 16); ++step) {
                         Matrix<Use::a, half, M, K, Order::by_rows> frag_a;
-                        matrix_load<Order::by_rows>(frag_a, in_local(&x_floats[((part * 8) * 64) + (step * 16)]), 64);
+                        matrix_load<Order::by_rows>(frag_a, in_local(&x_floats[(((part / 4) * 8) * 64) + (step * 16)]), 64);
                         Matrix<Use::b, half, K, N, Order::by_rows> frag_b;
                         matrix_load<Order::by_rows>(frag_b, in_local(&w_floats[(step * 16) * 16]), 16);
                         matrix_mad(frag_c, frag_a, frag_b);
                     }
-                    matrix_store<Order::by_rows>(frag_c, in_local(&float_sums[(part * 8) * 16]), 16);
+                    matrix_store<Order::by_rows>(frag_c, in_local(&float_sums[(((part / 4) * 8) + ((part % 4) * 32)) * 16]), 16);
                 }
                 sycl::group_barrier(item.get_group());
                 for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                     int j = e % 16;
                     int i = e / 16;
-                    float value = acc[(i * 16) + j] + float_sums[(i * 16) + j];
+                    float value = acc[(i * 16) + j] + (((float_sums[(i * 16) + j] + float_sums[((i + 32) * 16) + j]) + float_sums[((i + 64) * 16) + j]) + float_sums[((i + 96) * 16) + j]);
                     acc[(i * 16) + j] = value;
                 }
             }
