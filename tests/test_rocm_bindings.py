@@ -48,6 +48,14 @@ def kinds(kernel: Kernel) -> list[Any]:
     return pointer * len(kernel.bufs) + [ctypes.c_int32] * len(kernel.scalars) + pointer * 2
 
 
+def unpacked(kernel: Kernel, arguments: Any) -> list[Any]:
+    """A kernel's arguments as its code finds them: one after the other, each aligned."""
+    fields = [(f"a{n}", kind) for n, kind in enumerate(kinds(kernel))]
+    record = type("Record", (ctypes.Structure,), {"_fields_": fields})
+    given = record.from_address(ctypes.addressof(arguments.contents))
+    return [getattr(given, name) for name, _ in fields]
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """What the bindings find under the name of AMD's library, as it is loaded before."""
@@ -66,8 +74,9 @@ Begin = Callable[[dict[str, Kernel]], Host]
 
 @pytest.fixture
 def begin(library: ctypes.CDLL) -> Iterator[Begin]:
-    """Says which kernels there are; when the test is over nothing may be left."""
+    """Says which kernels there are; when the test is over nothing may be left, or have failed."""
     kept: list[Any] = []
+    failed: list[Exception] = []
 
     def begun(kernels: dict[str, Kernel]) -> Host:
         host = Reached(kernels)
@@ -79,22 +88,20 @@ def begin(library: ctypes.CDLL) -> Iterator[Begin]:
             return len(types)
 
         def launch(name: bytes, groups: int, threads: int, arguments: Any) -> None:
-            types = kinds(kernels[name.decode()])
-            record = type("Record", (ctypes.Structure,), {"_fields_": [
-                (f"a{n}", kind) for n, kind in enumerate(types)
-            ]})  # fmt: skip
-            given = record.from_address(ctypes.addressof(arguments.contents))
-            values = [getattr(given, f"a{n}") for n in range(len(types))]
-            *values, first, second = values
-            assert (first, second) == (None, None)
-            count = len(kernels[name.decode()].bufs)
-            host.launch(name.decode(), groups, threads, values[:count], values[count:])
+            try:
+                *values, first, second = unpacked(kernels[name.decode()], arguments)
+                assert (first, second) == (None, None)
+                count = len(kernels[name.decode()].bufs)
+                host.launch(name.decode(), groups, threads, values[:count], values[count:])
+            except Exception as error:  # a callback of C has nobody to raise it to
+                failed.append(error)
 
         kept[:] = [LAYOUT(layout), LAUNCH(launch)]
         library.stand_in_begin(*kept)
         return host
 
     yield begun
+    assert failed == []
     assert library.stand_in_alive() == 0
 
 
