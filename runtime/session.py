@@ -41,11 +41,13 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class BufSpec:
-    """A parameter of the step: element type and shape, whose names are sizes of the call."""
+    """A parameter of the step: element type and shape, whose names are sizes of the call; whose it
+    is, as `speccc.ir.plan.Role` has it."""
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
+    role: str
 
 
 @dataclass(frozen=True, slots=True)

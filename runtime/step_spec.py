@@ -29,6 +29,8 @@ SCALES = ("k_scale", "v_scale")
 LIBRARY = "step.so"
 LAUNCHED = tuple(ENDINGS)
 """The backends whose step is launches of kernels; the CPU's is one function of a library."""
+WORKSPACE = "workspace"
+"""The role of a buffer that the step fills itself."""
 _DIMENSIONS = ("m", "slots", "tiles")
 
 
@@ -143,7 +145,7 @@ def _buf(b: Any) -> BufSpec:
     fixed = math.prod(d for d in shape if isinstance(d, int))
     if not 1 <= len(shape) <= 8 or fixed >= MOST:
         raise ValueError(f"a buffer of shape {shape}")
-    return BufSpec(_name(b["name"]), _one_of(b["dtype"], DTYPES), shape)
+    return BufSpec(_name(b["name"]), _one_of(b["dtype"], DTYPES), shape, _name(b["role"]))
 
 
 def _rope(r: Any) -> RopeSpec:
@@ -172,9 +174,8 @@ def _check_bufs(spec: StepSpec) -> None:
             raise ValueError(f"buffer {name} is not {dtype}{list(shape)}")
     for name in bufs.keys() - wanted.keys():
         buf = bufs[name]
-        if buf.dtype != "f32" or any(
-            isinstance(d, str) and d not in _DIMENSIONS for d in buf.shape
-        ):
+        sizes = all(d in _DIMENSIONS for d in buf.shape if isinstance(d, str))
+        if buf.role != WORKSPACE or buf.dtype != "f32" or not sizes:
             raise ValueError(f"buffer {name} is no workspace")
 
 
