@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from speccc.errors import InputError
 from speccc.runtime.aligned import aligned
+from speccc.runtime.destination import ZIP_MAGIC
 
 MANIFEST = "manifest.json"
 SCHEMA = 3
@@ -200,10 +201,7 @@ def read_entries(path: Path) -> Entries:
         with open(path, "rb") as f:
             mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
     except _DAMAGE as e:
-        said = " ".join(str(e).split())
-        raise InputError(
-            f"is not a whole speccc artifact ({said}): compile it again", where=where
-        ) from e
+        raise InputError(_damage(path, e), where=where) from e
     whole = np.frombuffer(mapped, np.uint8)
     data = {name: whole[at : at + size] for name, (at, size) in spans.items()}
     manifest = _manifest(data.pop(MANIFEST, None), crc, where)
@@ -211,6 +209,19 @@ def read_entries(path: Path) -> Entries:
     entries = Entries(path, manifest, data, mapped)
     entries.forget()  # checking read all of it
     return entries
+
+
+def _damage(path: Path, error: Exception) -> str:
+    """What is wrong with a path that could not be read as an artifact."""
+    if not path.exists():
+        return "no such file"
+    magic = ZIP_MAGIC
+    with suppress(OSError), path.open("rb") as file:
+        magic = file.read(len(ZIP_MAGIC))
+    if path.is_dir() or magic != ZIP_MAGIC:
+        return "is no artifact: `speccc compile` (speccc.compile) makes one of a model"
+    said = " ".join(str(error).split())
+    return f"is not a whole speccc artifact ({said}): compile it again"
 
 
 def _spans(path: Path) -> tuple[dict[str, tuple[int, int]], int | None]:

@@ -96,7 +96,7 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
 
         need_device(target)  # before minutes of compiling for it
     with without_torch():
-        return compile_model(
+        made = compile_model(
             path,
             target=target,
             context=options.context,
@@ -107,6 +107,11 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
             weights=options.weights,
             activations=options.activations,
         )
+    from speccc.autotune.cache import warn
+
+    for text in made.manifest["notes"]:  # once, as the artifact is kept
+        warn(text)
+    return made
 
 
 def content_fingerprint(path: Path) -> str:

@@ -288,6 +288,18 @@ def test_rows_are_kept_only_right_after_a_forward(model: Model) -> None:
     assert session.length == 1
 
 
+def test_what_is_no_artifact_is_not_loaded(tmp_path: Path) -> None:
+    model = model_file(SPEC, tmp_path)
+    for path, says in (
+        (model, "is no artifact: `speccc compile` (speccc.compile) makes one of a model"),
+        (tmp_path, "is no artifact: `speccc compile` (speccc.compile) makes one of a model"),
+        (tmp_path / "absent", "no such file"),
+    ):
+        with pytest.raises(InputError) as error:
+            speccc.load(path)
+        assert str(error.value) == f"{path}: {says}"
+
+
 def test_a_device_is_no_model_file() -> None:
     with pytest.raises(InputError, match="is no model file but a device or a pipe"):
         speccc.compile(os.devnull)

@@ -220,10 +220,12 @@ def test_an_artifact_without_an_entry(artifact: Path, name: str) -> None:
 
 def test_other_files(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    for raw in (b"", b"GGUF" + bytes(100), b"PK\3\4", os.urandom(5000)):
+    for raw in (b"", b"GGUF" + bytes(100), b"x" + os.urandom(5000)):
         path.write_bytes(raw)
-        refused(path, "a whole speccc artifact")
-    refused(tmp_path, "a whole speccc artifact")
+        refused(path, "is no artifact: `speccc compile`")
+    path.write_bytes(b"PK\3\4")
+    refused(path, "a whole speccc artifact")
+    refused(tmp_path, "is no artifact: `speccc compile`")
     refused(tmp_path / "absent", "no such file")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
         z.writestr(MANIFEST, "{}" * 1000)
@@ -308,6 +310,11 @@ def test_absurd_fields_are_refused_or_harmless(data: st.DataObject) -> None:
         if session is not None:
             assert where[0] != "step"
             assert session.context == 32
+
+
+def test_a_table_that_nobody_fills_is_refused(artifact: Path) -> None:
+    edit(artifact, lambda m: put(m, ("step", "ropes"), []), sealed=True)
+    refused(artifact, "buffer rope0_", "is no workspace")
 
 
 def workspace(where: tuple[Any, ...]) -> bool:

@@ -53,6 +53,19 @@ def test_a_command_hands_its_options_on(
     assert {name: options[name] for name in CHOSEN} == CHOSEN
 
 
+@pytest.mark.parametrize("command", ["run", "bench"])
+@pytest.mark.parametrize("flag", ["--activations int8", "--kv f16", "--isa auto"])
+def test_an_artifact_refuses_even_a_default_that_is_typed(
+    command: str, flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may have been compiled with another one."""
+    path = tmp_path / "m.speccc"
+    path.write_bytes(b"PK\x03\x04")
+    assert run([command, "-m", str(path), *flag.split(), *ALSO.get(command, [])]) == 2
+    says = f"error: {path}: is compiled already; {flag.split()[0]} goes to `speccc compile`\n"
+    assert capsys.readouterr().err == says
+
+
 @pytest.mark.parametrize("command", COMPILERS)
 def test_another_choice_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "model.gguf", "--activations", "int5"]) == 2

@@ -87,6 +87,20 @@ def test_compile_tells_what_is_odd_about_a_model(tmp_path: Path, capsys: Capture
     assert line.startswith("note: tensor blk.0.ffn_up.weight holds values up to 3e+38: beyond ")
 
 
+def test_run_tells_it_once(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the model is compiled: the artifact that is kept has been told of."""
+    monkeypatch.setenv("SPECCC_CACHE_DIR", str(tmp_path / "cache"))
+    huge = {"blk.0.ffn_up.weight": np.full((128, 64), 3e38, np.float32)}
+    path = tiny_llama(tmp_path, fmt="f32", tensors=huge)
+    said = []
+    for _ in range(2):
+        run(["run", "-m", str(path), "--raw", "-p", "a", "-n", "1"])
+        said.append("blk.0.ffn_up.weight holds values up to" in capsys.readouterr().err)
+    assert said == [True, False]
+
+
 def test_compile_prints_its_passes_and_dumps_its_stages(compilation: Compiled) -> None:
     assert "canonicalize" in compilation.printed
     assert "tiny.speccc: " in compilation.printed

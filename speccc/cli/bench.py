@@ -12,7 +12,14 @@ import click
 
 from speccc import compiled
 from speccc.cli import output
-from speccc.cli.compile import ISAS, KV_TYPES, activations_option, one_model, weights_option
+from speccc.cli.compile import (
+    ISAS,
+    KV_TYPES,
+    activations_option,
+    one_model,
+    refuse_given,
+    weights_option,
+)
 from speccc.cli.numbers import number_list
 from speccc.cli.spelling import Command
 from speccc.errors import InputError
@@ -87,6 +94,7 @@ def command(
     from speccc.runtime.cores import cores
 
     path = Path(output.exists(one_model(model, model_flag)))
+    refuse_given(path)
     text = bench_text(None if text_file is None else Path(text_file))
     if plot_file is not None:
         check_plot(Path(plot_file))

@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from speccc.cli import output
 from speccc.cli.numbers import Finite
 from speccc.cli.spelling import Command
-from speccc.compiled import model_file
+from speccc.compiled import is_artifact, model_file
+from speccc.errors import InputError
 from speccc.quick_import import without_torch
 from speccc.runtime.destination import artifact_destination
 
 ISAS = ("auto", "avx512vnni", "avxvnni", "avx2", "dotprod", "portable")
 KV_TYPES = ("f16", "i8", "f32")
 ACTIVATIONS = ("int8", "nvfp4", "f16", "bf16", "fp8")
+COMPILER = ("isa", "kv", "weights", "activations", "target")
+"""Flags of other commands that only matter when a model is compiled."""
 WEIGHTS = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "fp8", "f16", "bf16")
 weights_option = click.option(
     "--weights",
@@ -120,6 +124,16 @@ def one_model(argument: str | None, flag: str | None) -> str:
     if not model:
         raise click.UsageError("no model given; name a GGUF file, a model folder or an artifact")
     return model
+
+
+def refuse_given(path: Path) -> None:
+    """InputError for an artifact beside a flag of the compiler, with the default's value even."""
+    given = click.get_current_context().get_parameter_source
+    typed = [f for f in COMPILER if given(f) is ParameterSource.COMMANDLINE]
+    if typed and is_artifact(path):
+        raise InputError(
+            f"is compiled already; --{typed[0]} goes to `speccc compile`", where=str(path)
+        )
 
 
 def own_name(model: Path) -> str:

@@ -20,6 +20,7 @@ from speccc.cli.compile import (
     one_model,
     print_passes,
     print_plan,
+    refuse_given,
     weights_option,
 )
 from speccc.cli.numbers import Finite
@@ -125,6 +126,7 @@ def command(
 ) -> None:
     """Generate text. A model file is compiled once and kept in the user's cache."""
     path = Path(output.exists(one_model(model, model_flag)))
+    refuse_given(path)
     if raw and (chat or system is not None):
         raise click.UsageError("--raw means no chat; drop it or --chat and -sys")
     text = _prompt(prompt, prompt_file)
