@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from speccc.runtime.aligned import aligned as aligned
-from speccc.runtime.cores import cores as cores
+from speccc.runtime.cores import cores
 from speccc.runtime.devices.tvm_function import TvmFunction
 
 Array = npt.NDArray[Any]
