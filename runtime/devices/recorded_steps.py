@@ -18,7 +18,7 @@ from speccc.runtime.devices.gpu_step import Part, Start
 
 Array = npt.NDArray[Any]
 MOST = 256
-"""Recordings that are kept: each number of rows, with picks or with logits."""
+"""Recordings that are kept: each number of rows, with picks, with the largest logits or all."""
 
 
 @dataclass
