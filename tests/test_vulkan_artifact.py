@@ -31,6 +31,8 @@ from speccc.runtime.devices.built_kernels import read_plan
 from speccc.runtime.devices.launch_plan import FILE, read_launch_plan
 from speccc.runtime.devices.vulkan_session import VulkanSession
 from speccc.runtime.devices.vulkan_worker import WorkerError
+from speccc.runtime.session import TOPS
+from speccc.runtime.step_spec import TOP, check_plan
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,6 +71,19 @@ def test_code_that_is_not_the_steps_is_refused(artifact: Path, name: str) -> Non
     changed(artifact, name, lambda raw: raw.replace(b"1", b"2", 1).replace(b"\x00", b"\x01", 1))
     with pytest.raises(InputError, match=r"does not belong|is damaged"):
         load(artifact)
+
+
+def test_a_step_of_before_the_largest_logits_fits_its_plan() -> None:
+    """It has one size and two buffers fewer; half of each is refused."""
+    model = model_of(NAMES[0])
+    plan, spec = read_plan(model._entries.data, ""), model._spec
+    older = replace(plan, sizes=tuple(s for s in plan.sizes if s != TOP))
+    bare = replace(spec, top=0, bufs=tuple(b for b in spec.bufs if b.name not in TOPS))
+    check_plan(spec, plan)
+    check_plan(bare, older)
+    for one, other in ((spec, older), (bare, plan)):
+        with pytest.raises(ValueError, match=f"the sizes of {FILE} are others"):
+            check_plan(one, other)
 
 
 def document() -> dict[str, Any]:
