@@ -61,23 +61,21 @@ class Store:
 
     def read(self, index: tuple[Array, ...], owner: Array) -> Array:
         """Elements at `index` by the invocations `owner`, broadcast against each other."""
-        where, shape = self._touch(index, owner, write=False)
+        where = self._touch(index, owner, write=False)
         if self.written is not None and not self.written[where].all():
             raise VerifyError(f"buffer {self.buf.name} is read where nothing was written")
-        out: Array = self.data[tuple(np.broadcast_to(i, shape) for i in index)]
+        out: Array = np.asarray(self.data[index])
         return out
 
     def write(self, index: tuple[Array, ...], value: Array, owner: Array) -> None:
         """Sets elements at `index`."""
-        where, _ = self._touch(index, owner, write=True)
+        where = self._touch(index, owner, write=True)
         if self.written is not None:
             self.written[where] = True
         self.data[where] = np.broadcast_to(value, np.shape(where[0]))
 
-    def _touch(
-        self, index: tuple[Array, ...], owner: Array, *, write: bool
-    ) -> tuple[tuple[Array, ...], tuple[int, ...]]:
-        """Checked indices over every element and owner, and the shape of the result."""
+    def _touch(self, index: tuple[Array, ...], owner: Array, *, write: bool) -> tuple[Array, ...]:
+        """Checked indices over every element and owner."""
         if len(index) != self.data.ndim:
             raise VerifyError(f"buffer {self.buf.name} has {self.data.ndim} axes, not {len(index)}")
         for n, (i, size) in enumerate(zip(index, self.data.shape, strict=True)):
@@ -95,5 +93,4 @@ class Store:
             group = np.asarray(self.group)
             if self.across.meet(tuple(where), group, write=write):
                 raise VerifyError(f"race on {self.buf.name}: two workgroups meet at an element")
-        shape = np.broadcast_shapes(*(np.shape(i) for i in index))
-        return tuple(where), shape
+        return tuple(where)

@@ -161,6 +161,13 @@ _FUNCTIONS: dict[Fn, Callable[..., Array]] = {
 
 def evaluate(e: Expr, env: Mapping[Var, Array], read: Reader) -> Array:
     """The value of `e`, an array broadcast over whatever the environment's arrays span."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return _value(e, env, read)
+
+
+def _value(e: Expr, env: Mapping[Var, Array], read: Reader) -> Array:
+    if isinstance(e, Apply):
+        return _apply(e, env, read)
     if isinstance(e, Const):
         return np.asarray(e.value, e.dtype.numpy)
     if isinstance(e, Var):
@@ -168,20 +175,17 @@ def evaluate(e: Expr, env: Mapping[Var, Array], read: Reader) -> Array:
             raise VerifyError(f"variable {e.name} has no value here")
         return env[e]
     if isinstance(e, Load):
-        return read(e, tuple(evaluate(i, env, read) for i in e.index))
-    if isinstance(e, LoadBytes):
-        return read(e, (evaluate(e.at, env, read),))
-    return _apply(e, env, read)
+        return read(e, tuple(_value(i, env, read) for i in e.index))
+    return read(e, (_value(e.at, env, read),))
 
 
 def _apply(e: Apply, env: Mapping[Var, Array], read: Reader) -> Array:
-    args = [np.asarray(evaluate(a, env, read)) for a in e.args]
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        if e.fn is Fn.CAST:
-            return cast(args[0], e.args[0].dtype, e.dtype)
-        if e.fn is Fn.BITCAST:
-            bits: Array = args[0].view(e.dtype.numpy)
-            return bits
-        out = _FUNCTIONS[e.fn](*args)
+    args = [np.asarray(_value(a, env, read)) for a in e.args]
+    if e.fn is Fn.CAST:
+        return cast(args[0], e.args[0].dtype, e.dtype)
+    if e.fn is Fn.BITCAST:
+        bits: Array = args[0].view(e.dtype.numpy)
+        return bits
+    out = _FUNCTIONS[e.fn](*args)
     typed: Array = np.asarray(out).astype(e.dtype.numpy, copy=False)
     return typed

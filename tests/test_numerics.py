@@ -130,7 +130,7 @@ PLANS = {
     "mxfp4, kv f16": Spec(Tiny(seed=6), "mxfp4"),
     "nvfp4 by tensor, kv i8": Spec(Tiny(seed=7, tied=False, layers=1), "nvfp4_rows", "i8"),
     "fp8, kv f16": Spec(Tiny(seed=9), "fp8", kind="llama"),
-    "nvfp4 by nvfp4": Spec(Tiny(seed=7), "nvfp4", activations="nvfp4"),
+    "nvfp4 by nvfp4": Spec(Tiny(seed=7, layers=1), "nvfp4", activations="nvfp4"),
     "f16 by f16": Spec(Tiny(seed=10, layers=1), "f16", activations="f16"),
     "bf16 by bf16": Spec(Tiny(seed=11, layers=1, tied=False), "bf16", activations="bf16"),
     "fp8 by fp8": Spec(Tiny(seed=12, layers=1), "fp8", kind="llama", activations="fp8"),
