@@ -175,7 +175,7 @@ FP8_OPS = {89: "mma.sync e4m3", 90: "wgmma.mma_async e4m3", 120: "mma.sync e4m3"
 ROCM_OPS = {
     "gfx906": "",
     "gfx942": "v_mfma_f32_16x16x16_{}",
-    "gfx950": "v_mfma_f32_16x16x16_{}",
+    "gfx950": "v_mfma_f32_16x16x32_{}",
     "gfx1100": "v_wmma_f32_16x16x16_{}",
     "gfx1151": "v_wmma_f32_16x16x16_{}",
     "gfx1201": "v_wmma_f32_16x16x16_{}",
@@ -189,8 +189,10 @@ def text_for(name: str, fmt: str) -> StepText:
     return rendered(single((product(fmt, 1024, 512).kernel,)), replace(made.shape, fill=1))
 
 
-@pytest.mark.parametrize("fmt", ["f16", "bf16", "fp8"])
-@pytest.mark.parametrize("arch", CUDA_ARCHS)
+@pytest.mark.parametrize(
+    ("arch", "fmt"),
+    [*((arch, "fp8") for arch in CUDA_ARCHS), (80, "f16"), (90, "f16"), (100, "f16"), (90, "bf16")],
+)
 def test_ptx(arch: int, fmt: str) -> None:
     """One instruction for all heights of a tile, from zero each time; nothing spills."""
     built = build_cuda(text_for(f"cuda:sm_{arch}", fmt).kernel, arch)
@@ -202,8 +204,11 @@ def test_ptx(arch: int, fmt: str) -> None:
     assert len(spelled) == 1
 
 
-@pytest.mark.parametrize("fmt", ["f16", "bf16", "fp8"])
-@pytest.mark.parametrize("chip", ROCM_WAVES)
+@pytest.mark.parametrize(
+    ("chip", "fmt"),
+    [*((chip, "f16") for chip in ROCM_WAVES), ("gfx1100", "bf16"), ("gfx942", "fp8")]
+    + [("gfx1201", "fp8")],
+)
 def test_amdgcn(chip: str, fmt: str) -> None:
     built = build_rocm(text_for(f"rocm:{chip}", fmt).kernel, chip)
     facts = kernel_facts({"amdgcn": built.text.encode(), "hsaco": built.binary})

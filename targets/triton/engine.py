@@ -1,8 +1,8 @@
 """Products of floats as `tl.dot`, a step of columns at a time.
 
-A step's products are summed by the matrix engine from zero, which the instruction does as it likes;
+A step's products are summed by the matrix engine from zero, which its instructions do as they like;
 the sums of steps are added in f32 in their order. So what is not documented reaches no further than
-one step, and its instruction is the same for all heights of a tile. A sum that the instruction
+one step, and its instructions are the same for all heights of a tile. A sum that an instruction
 itself kept, over all steps, would lose bits: for e4m3 NVIDIA's keep 14.
 """
 
@@ -25,8 +25,8 @@ from speccc.targets.triton.writer import Writer
 class Operands:
     """How elements become what the engine multiplies.
 
-    `step` are the columns of one instruction, `weights` the text of stored ones, `rows` of f32, and
-    `times` what the products are short of.
+    `step` are the columns that one instruction, or two of them, sums; `weights` the text of stored
+    ones, `rows` of f32, and `times` what the products are short of.
     """
 
     step: int
@@ -36,12 +36,12 @@ class Operands:
 
 
 OPERANDS: dict[DType, Operands] = {
-    F16: Operands(16, "{}", "({}).to(tl.float16)"),
-    BF16: Operands(16, "({}).to(tl.bfloat16, bitcast=True)", "({}).to(tl.bfloat16)"),
+    F16: Operands(32, "{}", "({}).to(tl.float16)"),
+    BF16: Operands(32, "({}).to(tl.bfloat16, bitcast=True)", "({}).to(tl.bfloat16)"),
     E4M3: Operands(32, "({}).to(tl.float8e4nv, bitcast=True)", "({}).to(tl.float8e4nv)"),
 }
 # The bits of an e4m3 in those of an f16 are the number over 256, subnormal ones too.
-E4M3_AS_F16 = Operands(16, "e4m3_as_f16({})", "({}).to(tl.float16)", 256.0)
+E4M3_AS_F16 = Operands(32, "e4m3_as_f16({})", "({}).to(tl.float16)", 256.0)
 HELPER = '''@triton.jit
 def e4m3_as_f16(x):
     """Bytes of e4m3 as f16, over 256: exact."""
