@@ -181,6 +181,11 @@ ROCM_OPS = {
     "gfx1201": "v_wmma_f32_16x16x16_{}",
 }
 
+CUDA_CASES = [(arch, "fp8") for arch in CUDA_ARCHS]
+CUDA_CASES += [(80, "f16"), (90, "f16"), (100, "f16"), (90, "bf16")]
+ROCM_CASES = [(chip, "f16") for chip in ROCM_WAVES]
+ROCM_CASES += [("gfx1100", "bf16"), ("gfx942", "fp8"), ("gfx1201", "fp8")]
+
 
 def text_for(name: str, fmt: str) -> StepText:
     require("triton")
@@ -189,10 +194,7 @@ def text_for(name: str, fmt: str) -> StepText:
     return rendered(single((product(fmt, 1024, 512).kernel,)), replace(made.shape, fill=1))
 
 
-@pytest.mark.parametrize(
-    ("arch", "fmt"),
-    [*((arch, "fp8") for arch in CUDA_ARCHS), (80, "f16"), (90, "f16"), (100, "f16"), (90, "bf16")],
-)
+@pytest.mark.parametrize(("arch", "fmt"), CUDA_CASES)
 def test_ptx(arch: int, fmt: str) -> None:
     """One instruction for all heights of a tile, from zero each time; nothing spills."""
     built = build_cuda(text_for(f"cuda:sm_{arch}", fmt).kernel, arch)
@@ -204,11 +206,7 @@ def test_ptx(arch: int, fmt: str) -> None:
     assert len(spelled) == 1
 
 
-@pytest.mark.parametrize(
-    ("chip", "fmt"),
-    [*((chip, "f16") for chip in ROCM_WAVES), ("gfx1100", "bf16"), ("gfx942", "fp8")]
-    + [("gfx1201", "fp8")],
-)
+@pytest.mark.parametrize(("chip", "fmt"), ROCM_CASES)
 def test_amdgcn(chip: str, fmt: str) -> None:
     built = build_rocm(text_for(f"rocm:{chip}", fmt).kernel, chip)
     facts = kernel_facts({"amdgcn": built.text.encode(), "hsaco": built.binary})
