@@ -139,9 +139,11 @@ def test_rows_are_near(seed: int, size: float) -> None:
 # ---------------------------------------------------------------------------------- products
 
 
-def matmul(rows: int, k: int, activations: str = "nvfp4") -> tuple[Plan, Var, tuple[Buf, Buf, Buf]]:
-    """y = x w^T of NVFP4 weights."""
-    w, m = PackedMatrix(FORMATS["nvfp4"], rows, k), Var("m")
+def matmul(
+    rows: int, k: int, activations: str = "nvfp4", fmt: str = "nvfp4"
+) -> tuple[Plan, Var, tuple[Buf, Buf, Buf]]:
+    """y = x w^T."""
+    w, m = PackedMatrix(FORMATS[fmt], rows, k), Var("m")
     x, blob, y = Buf("x", (m, k), F32), Buf("w", (w.nbytes,), U8), Buf("y", (m, rows), F32)
     made, body = prepare_rows(
         lambda r, c: Load(x, (r, c)), None, m, k, [w], activations=activations

@@ -14,6 +14,7 @@ from cpu_rig import HERE, build, golden, same_bits, single
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from models import tiny_llama
+from test_activations import matmul
 from tile_gen import SIZES, Program
 
 from speccc.emit import EmitOptions, read_model
@@ -157,6 +158,26 @@ def test_only_weights_of_the_type_take_it(activations: str) -> None:
     assert prepared(activations, "q8_0") == (None, True, False, None)
     assert prepared(activations, "q8_0", activations)[:3] == (engine, True, True)
     assert prepared("int8", activations) == (None, False, True, None)
+
+
+@pytest.mark.parametrize("activations", ROUNDED)
+def test_golden_is_the_product_up_to_the_rounding(activations: str) -> None:
+    """Of x and the weights themselves, factors and all: half a step of each x, and 64 sums."""
+    rows, k, fmt = 32, 64, FORMATS[activations]
+    plan, m, bufs = matmul(rows, k, activations, activations)
+    draw = np.random.default_rng(5)
+    x, weights = (draw.standard_normal((n, k)).astype(np.float32) for n in (3, rows))
+    raw = fmt.encode(weights * np.arange(1, rows + 1, dtype=np.float32)[:, None]).reshape(-1)
+    packed = PackedMatrix(fmt, rows, k).pack(raw)
+    given = dict(zip(bufs, (x * 100, packed, np.zeros((3, rows), np.float32)), strict=True))
+    got = golden(plan, given, {m: 3})[bufs[2]]
+    right = fmt.decode(raw, (rows, k)).astype(np.float64)
+    step = {"f16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-4}[activations] + 66 * 2.0**-24
+    least = np.abs(x).max(axis=1, keepdims=True) * 100 / 448 * 2.0**-10 if fmt.row_scale else 0
+    room = (np.abs(x * 100) * step + least) @ np.abs(right).T
+    assert (np.abs(got - x.astype(np.float64) * 100 @ right.T) <= room).all()
+    # It is no vacuous bound: most results are further from zero.
+    assert (np.abs(got) > room).mean() > 0.5
 
 
 @pytest.mark.parametrize("activations", ["nvfp4", *ROUNDED])
