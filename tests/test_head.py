@@ -59,8 +59,13 @@ class Head:
         return {v: known.get(v.name, 64) for v in self.plan.sizes}
 
 
-@functools.cache
 def head(vocab: int, most: int = 0) -> Head:
+    """The same one for the same numbers."""
+    return _head(vocab, most)
+
+
+@functools.cache
+def _head(vocab: int, most: int) -> Head:
     ctx = Context(KvShape(1, 1, 16, F16), head=HeadRows(most))
     panels = -(-vocab // LANES)
     given = ctx.buffer("given", (ctx.m, panels * LANES), F32, Role.STATE)
