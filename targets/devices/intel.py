@@ -20,7 +20,7 @@ XMX16 = (
     Matrix("bf16", "bf16", "f32", 16, 16, 16),
     Matrix("bf16", "bf16", "f32", 1, 64, 16),
     Matrix("bf16", "bf16", "f32", 32, 64, 16),
-    Matrix("tf32", "tf32", "f32", 8, 16, 8),
+    Matrix("tf32", "tf32", "f32", 8, 16, 8, least_m=1),
 )
 
 # Small register files: 128 registers of 64 bytes for the 16 lanes of a thread; 256 on request.
