@@ -1,4 +1,4 @@
-"""NVIDIA's matrix instructions as the profiles have them, against NVIDIA's assembler."""
+"""Matrix instructions of NVIDIA's and AMD's profiles, against the makers' assemblers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import pytest
 from emulation.require import require
 
 from speccc.targets.devices import ARCHS
+from speccc.targets.devices.amd import CDNA4, RDNA4
 from speccc.targets.devices.nvidia import AMPERE, FP8, SM_120, TCGEN05, WGMMA
-from speccc.targets.devices.profile import Matrix
+from speccc.targets.devices.profile import Arch, Matrix
+from speccc.targets.triton_build import ROCM_WAVES
 
 CUDA = {name.removeprefix("cuda:"): a for name, a in ARCHS.items() if a.backend == "cuda"}
 TYPES = {"i8": "s8", "i4": "s4", "i32": "s32"}
+ROCM = {a.name: a for a in ARCHS.values() if a.backend == "rocm"}
+WMMA_TYPES = {"i8": "iu8", "i4": "iu4", "e4m3": "fp8_fp8"}
+F8F6F4 = {"e4m3": 0, "e2m1": 4}
 BITS = {"i4": 4, "e2m1": 4, "i8": 8, "e4m3": 8, "e5m2": 8, "f16": 16, "bf16": 16, "tf32": 32}
 # (operand, elements of k that share a scale) -> kind with scales, and the scales' type
 SCALED = {
@@ -122,3 +127,59 @@ def test_what_a_profile_lacks_is_refused(arch: str, m: Matrix) -> None:
     assert matrix is not None
     assert m not in matrix.value
     assert "error" in refused(arch, m)
+
+
+def amd_line(arch: str, m: Matrix) -> str:
+    """The instruction: a lane holds its part of each; on RDNA 3 both halves of a wave hold all."""
+    wave, halves = ROCM_WAVES[arch], 2 if arch.startswith("gfx11") else 1
+    wide = 32 if m.acc != "f16" or halves == 2 else 16
+    acc, a, b = (
+        registers(first, count // 32 // wave)
+        for first, count in (
+            (0, m.m * m.n * wide),
+            (32, m.m * m.k * BITS[m.a] * halves),
+            (44, m.n * m.k * BITS[m.b] * halves),
+        )
+    )
+    shape, tail = f"{m.m}x{m.n}x{m.k}", ""
+    if wave == 32:
+        name = f"v_wmma_{m.acc}_{shape}_{WMMA_TYPES.get(m.a, m.a)}"
+    elif m.scale is None:
+        name = f"v_mfma_{m.acc}_{shape}_{m.a}"
+    else:
+        name, kind = f"v_mfma_scale_f32_{shape}_f8f6f4", F8F6F4[m.a]
+        tail = f", v60, v61 op_sel_hi:[0,0,0] cbsz:{kind} blgp:{kind}"
+    return f"{name} {acc}, {a}, {b}, {acc}{tail}\n"
+
+
+def registers(first: int, count: int) -> str:
+    return f"v{first}" if count == 1 else f"v[{first}:{first + count - 1}]"
+
+
+def assemble(line: str, arch: str) -> None:
+    """RuntimeError for what the chip does not have."""
+    from triton.backends.amd.compiler import assemble_amdgcn
+
+    assemble_amdgcn(line, arch, "")
+
+
+@pytest.mark.parametrize("arch", ROCM.values(), ids=lambda a: a.name)
+def test_an_amd_chip_has_the_instructions_of_its_profile(arch: Arch) -> None:
+    require("triton")
+    assert arch.matrix is not None
+    for m in arch.matrix.value:
+        assemble(amd_line(arch.name, m), arch.name)
+    four = "v_dot4_i32_i8" if ROCM_WAVES[arch.name] == 64 else "v_dot4_i32_iu8"
+    assemble(f"{four} v0, v1, v2, v0\n", arch.name)
+
+
+@pytest.mark.parametrize(
+    ("arch", "m"), [("gfx942", CDNA4[0]), ("gfx942", CDNA4[-1]), ("gfx1100", RDNA4[-1])]
+)
+def test_what_an_amd_profile_lacks_is_refused(arch: str, m: Matrix) -> None:
+    require("triton")
+    matrix = ROCM[arch].matrix
+    assert matrix is not None
+    assert m not in matrix.value
+    with pytest.raises(RuntimeError, match="assembler rejected"):
+        assemble(amd_line(arch, m), arch)
