@@ -159,6 +159,7 @@ def test_what_is_missing_or_misshapen_is_refused(tmp_path: Path) -> None:
         ({"model.norm.weight": ("U8", (64,), bytes(64))}, "output_norm.weight is U8"),
         ({"model.norm.weight_scale_2": one}, "which a Llama-family model does not use"),
         ({"model.layers.0.input_layernorm.weight_scale_2": one}, "scales no weight"),
+        ({scale: ("U8", (64, 8), bytes(512))}, needs),
         ({f"{WHAT}.pre_quant_scale": one}, "which a Llama-family model does not use"),
     ]
     for changed, message in cases:

@@ -151,7 +151,9 @@ def test_refuses_fp8_it_cannot_apply(tmp_path: Path) -> None:
     blocks = ("F32", (1, 1, 1), np.ones(1, np.float32).tobytes())
     nan = ("F8_E4M3", (64, 128), b"\x7f" * (64 * 128))
     norm = ("F8_E4M3", (64,), bytes(64))
+    powers = ("U8", (64,), bytes([127] * 64))
     cases = [
+        ({f"{name}_scale": powers}, r"is u8\[64\]; one factor for the tensor"),
         ({f"{name}_scale": blocks}, "one factor for the tensor or one for each of 64 rows"),
         ({name: nan}, "holds a NaN or infinite value"),
         ({"model.norm.weight": norm}, "vectors must be f32, f16 or bf16"),

@@ -37,8 +37,8 @@ def as_blocks(weights: Mapping[str, Weight], where: str) -> dict[str, Weight]:
     """
     out = dict(weights)
     for name, w in weights.items():
-        if w.format is PAIRS:
-            stem = name.removesuffix(next((s for s in CODES if name.endswith(s)), ""))
+        if w.format is PAIRS and name.endswith(CODES):
+            stem = name.rpartition(".")[0]
             del out[name]
             out[f"{stem}.weight"], out[f"{stem}.scale"] = _weight(w, stem, out, where)
     return out

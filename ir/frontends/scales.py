@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import UnsupportedError
-from speccc.ir.formats import E4M3_, FP8, NVFP4, NVFP4_ROWS, Format
+from speccc.ir.formats import BF16_, E4M3_, F16_, F32_, FP8, NVFP4, NVFP4_ROWS, Format
 from speccc.ir.frontends.nvfp4 import DIVIDED, TIMES, as_blocks
 from speccc.ir.frontends.source import Weight
 
@@ -76,7 +76,8 @@ def _scaled(w: Weight, scale: Weight | None, where: str) -> Weight:
 
 def _factors(scale: Weight, rows: int, where: str) -> npt.NDArray[np.float32]:
     """f32 [1] or [rows]."""
-    if not scale.format.plain or scale.shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
+    floats = scale.format in (F32_, F16_, BF16_)
+    if not floats or scale.shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
         raise UnsupportedError(
             f"tensor {scale.name:.80} is {scale.format}{list(scale.shape)}; one factor for the "
             f"tensor or one for each of {rows} rows is supported, in f32, f16 or bf16",
