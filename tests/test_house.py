@@ -34,7 +34,11 @@ def sources() -> list[Path]:
 
 def texts() -> list[Path]:
     skipped = {".venv", "build", ".git", "dist"}
-    found = {path for pattern in TEXTS for path in ROOT.rglob(pattern) if path.is_file()}
+    # Not a walk from the root: a virtual environment has a hundred times as many files.
+    inside = [d for d in ROOT.iterdir() if d.is_dir() and d.name not in skipped]
+    trees = (path for d in inside for pattern in TEXTS for path in d.rglob(pattern))
+    top = (path for pattern in TEXTS for path in ROOT.glob(pattern))
+    found = {path for path in (*trees, *top) if path.is_file()}
     return sorted(p for p in found if not skipped & set(p.relative_to(ROOT).parts[:-1]))
 
 
