@@ -18,9 +18,10 @@ settings.register_profile("ci", settings.get_profile("local"), derandomize=True,
 settings.load_profile("ci" if os.environ.get("CI") in ("1", "true") else "local")
 
 
-LONGEST = ("sycl_plan", "triton_workers", "metal_plan", "triton_step", "vulkan_target",
-           "bit_identity", "fragment_plan", "top", "device_cli", "cpu_tile",
-           "numerics", "requantize", "vulkan_session", "activations")  # fmt: skip
+LONGEST = ("sycl_plan", "bit_identity", "sycl", "numerics", "vulkan_target", "cpu_tile",
+           "device_cli", "triton_workers", "top", "triton_step", "activations", "triton_engine",
+           "device_sampling", "vulkan_session", "head", "metal_plan", "fragment_plan",
+           "float_dot_devices", "requantize", "attention", "tuning", "build_step")  # fmt: skip
 """Files by what they take: they are handed out first, so that no process is left with one."""
 
 
