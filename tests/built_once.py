@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from speccc.kernel_cache import DiskObjects
+from speccc.scratch import Scratch
 from speccc.targets.cpu.object_store import MemoryObjects, ObjectStore
 
 VARIABLE = "SPECCC_TESTS_BUILT"
@@ -19,12 +19,14 @@ VARIABLE = "SPECCC_TESTS_BUILT"
 MOST_BYTES = 4 << 30
 
 
-def folder_of_a_run() -> TemporaryDirectory[str] | None:
+def folder_of_a_run() -> Scratch | None:
     """Makes the folder; None in a process that another one told of it."""
     if VARIABLE in os.environ:
         return None
-    made = TemporaryDirectory(prefix="speccc-tests-")
-    os.environ[VARIABLE] = made.name
+    made = Scratch()
+    built = made.path / "built"
+    built.mkdir()
+    os.environ[VARIABLE] = str(built)
     return made
 
 

@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A folder for what all processes of this run build."""
     made = folder_of_a_run()
     if made is not None:
-        config.add_cleanup(made.cleanup)
+        config.add_cleanup(made.close)
 
 
 @pytest.fixture(scope="session", autouse=True)
