@@ -52,12 +52,19 @@ def run_kernels() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test builds its kernels itself: none comes from the user's cache or goes there."""
-    monkeypatch.setattr(driver, "open_kernel_cache", MemoryObjects)
+def own_kernels() -> Iterator[None]:
+    """Each test builds its kernels itself: none comes from the user's cache or goes there.
+
+    The patch is not the test's own, which may undo what it patched.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "open_kernel_cache", MemoryObjects)
+        yield
 
 
 @pytest.fixture
-def shared_kernels(own_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def shared_kernels(own_kernels: None) -> Iterator[None]:
     """For tests that run models and leave the compiler as it is."""
-    monkeypatch.setattr(driver, "open_kernel_cache", shared)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "open_kernel_cache", shared)
+        yield
