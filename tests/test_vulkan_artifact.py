@@ -30,7 +30,7 @@ from speccc.runtime.devices import vulkan_session
 from speccc.runtime.devices.built_kernels import read_plan
 from speccc.runtime.devices.launch_plan import FILE, read_launch_plan
 from speccc.runtime.devices.vulkan_session import VulkanSession
-from speccc.runtime.devices.vulkan_worker import WorkerError
+from speccc.runtime.devices.vulkan_worker import VulkanWorker, WorkerError
 from speccc.runtime.session import TOPS
 from speccc.runtime.step_spec import TOP, check_plan
 
@@ -225,6 +225,15 @@ def test_what_32_bit_numbers_do_not_reach_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(vulkan_session, "MOST_ELEMENTS", 50_000)
     with pytest.raises(InputError, match=r"has \d+ elements, kernels count to 50000: .*\(-c\)"):
         model_of(NAMES[0]).session(context=512)
+
+
+def test_what_a_buffer_of_the_device_does_not_hold_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    query = VulkanWorker.query
+    monkeypatch.setattr(VulkanWorker, "query", lambda w: replace(query(w), buffer_bytes=5_000))
+    with pytest.raises(InputError, match=r"weights takes \d+ bytes, a buffer of llvmpipe.* 5000: "):
+        model_of(NAMES[0]).session(context=64)
 
 
 def test_without_vulkan_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

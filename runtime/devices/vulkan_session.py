@@ -104,16 +104,21 @@ class VulkanSession(StepSession):
                     f"{buf.name} has {count} elements, kernels count to {MOST_ELEMENTS}: "
                     "give a shorter context (-c) or a smaller model"
                 )
-            out[buf.name] = self._buffer(count * DTYPES[buf.dtype].nbytes, hidden)
+            out[buf.name] = self._buffer(buf.name, count * DTYPES[buf.dtype].nbytes, hidden)
         others = {
             ARENA: self.plan.arena,
             SCRATCH: max((end for _, end in self._scratch.values()), default=0),
             SIZES: 4 * len(self.plan.sizes),
         }
-        return {**out, **{name: self._buffer(size, hidden) for name, size in others.items()}}
+        return {**out, **{name: self._buffer(name, size, hidden) for name, size in others.items()}}
 
-    def _buffer(self, size: int, hidden: bool) -> Span:
-        size = max(size, 4)
+    def _buffer(self, name: str, size: int, hidden: bool) -> Span:
+        size, most = max(size, 4), self.device.buffer_bytes
+        if size > most:
+            raise InputError(
+                f"{name} takes {size} bytes, a buffer of {self.device.name} {most}: "
+                "give a shorter context (-c), a smaller model or a smaller format (--weights)"
+            )
         return Span(self._worker.buffer(size, hidden=hidden), 0, size)
 
     def _upload(self, arrays: Mapping[str, Array]) -> None:
