@@ -68,7 +68,8 @@ class Worker:
         session = self._session
         self._fill(session, tokens, depth)
         verify = session.pick if isinstance(session, PickSession) else session.forward
-        begun, ready, times = time.perf_counter(), False, []
+        times: list[float] = []
+        begun, ready = time.perf_counter(), False
         while len(times) < request["repeat"]:
             begin = time.perf_counter()
             verify(tokens[depth : depth + width])
