@@ -74,10 +74,11 @@ def test_what_no_maker_says_is_marked() -> None:
     }
     assert marked == {
         "vulkan:alchemist.subgroup", "vulkan:xe2.subgroup", "vulkan:xe2.matrix",
-        "b70.bandwidth", "b70.memory", "b70.units", "b70.i8",
-        "a770.bandwidth", "a770.memory", "a770.units",
-        "b200.i8", "b300.f16", "b300.bf16", "b300.fp8", "b300.i8", "rtxpro6000.i8",
-        "mi355x.i8", "rx7900xtx.i8", "strixhalo.f16", "strixhalo.i8",
+        "b580.f16", "b580.bf16", "max1550.i8", "max1550.f16", "max1550.bf16",
+        "b70.bandwidth", "b70.memory", "b70.units", "b70.i8", "b70.f16", "b70.bf16",
+        "a770.bandwidth", "a770.memory", "a770.units", "a770.i8", "a770.f16", "a770.bf16",
+        "b200.i8", "b300.f16", "b300.bf16", "b300.fp8", "b300.fp4", "b300.i8", "rtxpro6000.i8",
+        "mi355x.i8", "mi50.f16", "mi50.i8", "rx7900xtx.i8", "strixhalo.f16", "strixhalo.i8",
     }  # fmt: skip
     assert profile_document(profile("vulkan:xe2"))["matrix"]["estimated"]  # type: ignore[index, call-overload]
 

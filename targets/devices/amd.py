@@ -101,6 +101,8 @@ MI50 = (
     "https://www.amd.com/en/support/downloads/drivers.html/accelerators/instinct/"
     "instinct-mi-series/instinct-mi50.html"
 )
+# 26.5 TFLOPS in packed halves, two products a lane; of int8 one instruction has four.
+MI50_RATES = "https://en.wikipedia.org/wiki/Radeon_Instinct"
 MI300X = "https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html"
 MI355X = "https://www.amd.com/en/products/accelerators/instinct/mi350/mi355x.html"
 RX_7900_XTX = (
@@ -124,6 +126,7 @@ DEVICES: tuple[Device, ...] = (
         memory=Fact(16 << 30, SPECS),
         units=Fact(60, SPECS),
         cache=Fact(4 << 20, SPECS),
+        rates=rates({"f16": 26.5, "i8": 53.0}, f"{MI50_RATES} {VEGA7_ISA}", estimated=True),
     ),
     Device(
         "mi300x",

@@ -9,17 +9,19 @@ MATRIX_EXTENSION = (
     "sycl_ext_matrix/sycl_ext_oneapi_matrix.asciidoc"
 )
 
-# Both chips of Battlemage, G21 and G31, and PVC have these.
+
+def _xmx16_halves(t: str) -> tuple[Matrix, ...]:
+    large = tuple(Matrix(t, t, "f32", m, 64, k) for m in (1, 32) for k in (16, 32))
+    return (Matrix(t, t, "f32", 8, 16, 16, least_m=1), Matrix(t, t, "f32", 16, 16, 16), *large)
+
+
+# Both chips of Battlemage, G21 and G31, and PVC have these; halves accumulate in themselves, too.
 XMX16 = (
     Matrix("i8", "i8", "i32", 8, 16, 32, least_m=1),
     Matrix("u8", "i8", "i32", 8, 16, 32, least_m=1),
     Matrix("i8", "u8", "i32", 8, 16, 32, least_m=1),
     Matrix("u8", "u8", "i32", 8, 16, 32, least_m=1),
-    Matrix("f16", "f16", "f32", 8, 16, 16, least_m=1),
-    Matrix("bf16", "bf16", "f32", 8, 16, 16, least_m=1),
-    Matrix("bf16", "bf16", "f32", 16, 16, 16),
-    Matrix("bf16", "bf16", "f32", 1, 64, 16),
-    Matrix("bf16", "bf16", "f32", 32, 64, 16),
+    *(m for t in ("f16", "bf16") for m in _xmx16_halves(t)),
     Matrix("tf32", "tf32", "f32", 8, 16, 8, least_m=1),
 )
 
@@ -46,6 +48,7 @@ MESA_SHAPES = (
 )
 # f16 as a B570 answers; the bytes' shape follows from the instruction, which is SYCL's as well.
 XE2_SHAPES = f"https://github.com/kvark/blade/pull/399 {MATRIX_EXTENSION}"
+# Of Alchemist, Intel's calculator of occupancy has the same 64 KB of a workgroup.
 ANV_SHARED = "https://github.com/kryptic-sh/infr/pull/2"
 DP4A = "https://github.com/ggml-org/llama.cpp/pull/12135"
 COOPMAT_DG2 = (
@@ -64,6 +67,14 @@ MAX1550 = (
     "https://www.intel.com/content/www/us/en/products/sku/232873/"
     "intel-data-center-gpu-max-1550/specifications.html"
 )
+# Operations of a core in a clock: 8192 in int8, 4096 in halves; Alchemist's 16 engines of 1024 bits
+# do half as many as these 8 of 4096.
+XE_HPC_RATES = (
+    "https://www.techpowerup.com/285769/"
+    "intel-xe-hpc-architecture-detailed-has-dual-use-as-compute-and-cloud-gaming-accelerator"
+)
+# Of a core of Xe2: 4096 in int8, 2048 in halves.
+XE2_RATES = "https://architosh.com/2025/09/product-review-intel-arc-pro-b50-gpu"
 MAX_OVERVIEW = (
     "https://www.intel.com/content/www/us/en/developer/articles/technical/"
     "intel-data-center-gpu-max-series-overview.html"
@@ -84,7 +95,7 @@ ARCHS: tuple[Arch, ...] = (
         "alchemist",
         # Its threads have 8, 16 or 32 lanes; a matrix of the driver's has those of one vector.
         subgroup=Fact(8, OCCUPANCY, estimated=True),
-        shared_bytes=Fact(65536, ANV_SHARED),
+        shared_bytes=Fact(65536, f"{OCCUPANCY} {ANV_SHARED}"),
         matrix=Fact(COOPMAT_DG2, MESA_SHAPES),
         dot4=Fact(True, DP4A),
     ),
@@ -105,7 +116,10 @@ DEVICES: tuple[Device, ...] = (
         bandwidth=Fact(456.0, B580),
         memory=Fact(12 << 30, B580),
         units=Fact(20, B580),
-        rates=rates({"i8": 233.0}, B580),
+        rates={
+            **rates({"i8": 233.0}, B580),
+            **rates({"f16": 116.5, "bf16": 116.5}, f"{B580} {XE2_RATES}", estimated=True),
+        },
     ),
     Device(
         "b70",
@@ -114,7 +128,9 @@ DEVICES: tuple[Device, ...] = (
         bandwidth=Fact(608.0, B70, estimated=True),
         memory=Fact(32 << 30, B70, estimated=True),
         units=Fact(32, B70, estimated=True),
-        rates=rates({"i8": 367.0}, B70, estimated=True),
+        rates=rates(
+            {"i8": 367.0, "f16": 183.5, "bf16": 183.5}, f"{B70} {XE2_RATES}", estimated=True
+        ),
     ),
     Device(
         "a770",
@@ -123,6 +139,10 @@ DEVICES: tuple[Device, ...] = (
         bandwidth=Fact(560.0, A770, estimated=True),
         memory=Fact(16 << 30, A770, estimated=True),
         units=Fact(32, A770, estimated=True),
+        # 32 cores at 2.1 GHz.
+        rates=rates(
+            {"i8": 275.2, "f16": 137.6, "bf16": 137.6}, f"{A770} {XE_HPC_RATES}", estimated=True
+        ),
     ),
     Device(
         "max1550",
@@ -132,5 +152,9 @@ DEVICES: tuple[Device, ...] = (
         memory=Fact(128 << 30, MAX1550),
         units=Fact(128, MAX1550),
         cache=Fact(408 << 20, MAX_OVERVIEW),
+        # 128 cores at 1.6 GHz.
+        rates=rates(
+            {"i8": 1677.7, "f16": 838.9, "bf16": 838.9}, f"{MAX1550} {XE_HPC_RATES}", estimated=True
+        ),
     ),
 )

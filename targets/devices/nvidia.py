@@ -73,8 +73,11 @@ COOPMAT_TURING = (
 )
 COOPMAT_SMALL = (Matrix("i8", "i8", "i32", 8, 8, 16), Matrix("u8", "u8", "u32", 8, 8, 16))
 COOPMAT_AMPERE = (Matrix("i8", "i8", "i32", 16, 8, 16), Matrix("u8", "u8", "u32", 16, 8, 16))
-# Less than a thread block of CUDA may ask for: what Vulkan lets a workgroup have.
-VULKAN_SHARED = "https://github.com/kryptic-sh/infr/pull/2"
+# Less than a thread block of CUDA may ask for: what Vulkan lets a workgroup have (either driver).
+VULKAN_SHARED = (
+    "https://gitlab.freedesktop.org/mesa/mesa/-/blob/main/src/nouveau/vulkan/nvk_private.h "
+    "https://github.com/kryptic-sh/infr/pull/2"
+)
 
 
 def _vulkan(name: str, matrix: tuple[Matrix, ...]) -> Arch:
@@ -131,6 +134,8 @@ H200 = "https://www.nvidia.com/en-us/data-center/h200/"
 HGX = "https://www.nvidia.com/en-us/data-center/hgx/"
 # NVIDIA's table of both boards in an article: of eight GPUs, and sparse.
 HGX_COPY = "https://fibermall.com/blog/?p=17161"
+# A table of NVIDIA's brief in an article: of one GPU of HGX B300, and dense.
+B300_COPY = "https://verda.com/blog/gb300-nvl72-architecture"
 BLACKWELL_ULTRA = (
     "https://developer.nvidia.com/blog/"
     "inside-nvidia-blackwell-ultra-the-chip-powering-the-ai-factory-era"
@@ -222,7 +227,9 @@ DEVICES: tuple[Device, ...] = (
         bandwidth=Fact(8000.0, BLACKWELL_ULTRA),
         memory=Fact(288 * 10**9, BLACKWELL_ULTRA),
         rates=rates(
-            {"f16": 2250.0, "bf16": 2250.0, "fp8": 4500.0, "i8": 125.0}, HGX_COPY, estimated=True
+            {"f16": 2250.0, "bf16": 2250.0, "fp8": 4500.0, "fp4": 14000.0, "i8": 150.0},
+            f"{B300_COPY} {HGX_COPY}",
+            estimated=True,
         ),
     ),
 )

@@ -87,8 +87,8 @@ class Device:
     """One product: `archs` are the architectures it is, one by backend, as "cuda:sm_89".
 
     `bandwidth` is GB/s of device memory, `memory` its bytes; `units` are SMs, compute units or
-    cores; `cache` is bytes of the last-level cache; `rates` are dense matrix TFLOPS or TOPS, named
-    by operand type.
+    cores; `cache` is bytes of the last-level cache; `rates` are dense TFLOPS or TOPS, named by
+    operand type: of matrix instructions, of packed dots where there are none.
     """
 
     name: str
