@@ -42,13 +42,13 @@ def has_sycl() -> bool:
 class SyclCpu:
     """One worker process: started on entry, ended on exit, useless after it died."""
 
-    def __init__(self, *, timeout_s: float = 120.0) -> None:
-        """`timeout_s` bounds each request."""
+    def __init__(self, *options: str, timeout_s: float = 120.0) -> None:
+        """`timeout_s` bounds each request; `options` are for the device's compiler."""
         self._timeout_s = timeout_s
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed on exit)
         self._built: set[str] = set()
         self._process = subprocess.Popen(
-            (sys.executable, str(WORKER)),
+            (sys.executable, str(WORKER), *options),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -1,7 +1,8 @@
 """The program behind `sycl_cpu`: kernels on Intel's CPU device, told what to do on stdin.
 
 A request is a line of JSON and `bytes` bytes after it; so is the reply. Buffers stay here between
-requests. Errors are replies; a kernel that hangs is the caller's to kill.
+requests. Errors are replies; a kernel that hangs is the caller's to kill. Arguments are further
+options of the device's compiler.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import dpctl.memory
 import dpctl.program
 
 # Quotients and roots are part of the bits.
-PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"
+OPTIONS = " ".join(("-cl-fp32-correctly-rounded-divide-sqrt", *sys.argv[1:]))
 
 
 class Device:
@@ -42,7 +43,7 @@ class Device:
 
     def build(self, request: dict[str, Any], data: bytes) -> bytes:
         """SPIR-V made ready to run under the caller's name for it."""
-        program = dpctl.program.create_program_from_spirv(self.queue, data, PRECISE)
+        program = dpctl.program.create_program_from_spirv(self.queue, data, OPTIONS)
         self.kernels[request["key"]] = program.get_sycl_kernel(request["entry"])
         return b""
 
