@@ -9,7 +9,7 @@ from speccc.runtime.devices.vulkan_home import need_vulkan
 from speccc.runtime.devices.vulkan_worker import VulkanWorker, WorkerError
 from speccc.runtime.manifest import TARGETS
 from speccc.targets.base import Target
-from speccc.targets.devices import profile, profile_names
+from speccc.targets.devices import meant, profile, profile_names
 from speccc.targets.registry import MODULES, target
 from speccc.targets.sycl.target import CPU_DEVICE
 
@@ -25,7 +25,8 @@ def check_target(name: str) -> None:
     backend, _, device = name.partition(":")
     where = f"--target {name}"
     if backend not in TARGETS:
-        raise UnsupportedError(f"this version compiles for {', '.join(TARGETS)}", where=where)
+        hint = meant(name) or f"this version compiles for {', '.join(TARGETS)}"
+        raise UnsupportedError(f"is no target; {hint}", where=where)
     if backend == "cpu" and name != "cpu":
         hint = f"use --target cpu --isa {device or 'auto'}"
         raise UnsupportedError(f"an instruction set is no device; {hint}", where=where)

@@ -315,6 +315,7 @@ def profile_document(profile: Profile) -> Document:
         "registers": _fact(arch.registers),
         "matrix": arch.matrix
         and {**asdict(arch.matrix), "value": [str(m) for m in arch.matrix.value]},
+        "dot4": _fact(arch.dot4),
         "bandwidth_gb_s": _fact(device.bandwidth) if device else None,
         "memory_bytes": _fact(device.memory) if device else None,
         "units": _fact(device.units) if device else None,

@@ -80,6 +80,7 @@ def test_what_no_maker_says_is_marked() -> None:
         "b200.i8", "b300.f16", "b300.bf16", "b300.fp8", "b300.fp4", "b300.i8", "rtxpro6000.i8",
         "mi355x.i8", "mi50.f16", "mi50.i8", "rx7900xtx.i8", "strixhalo.f16", "strixhalo.i8",
     }  # fmt: skip
+    assert profile_document(profile("vulkan:lavapipe"))["dot4"]["value"] is False  # type: ignore[index, call-overload]
     assert profile_document(profile("vulkan:xe2"))["matrix"]["estimated"]  # type: ignore[index, call-overload]
 
 
@@ -100,6 +101,16 @@ def test_a_bare_backend_stands_for_its_default() -> None:
     ("name", "says"),
     [
         ("cuda:rtx409", "did you mean cuda:rtx4090?"),
+        ("cuda:4090", "did you mean cuda:rtx4090?"),
+        ("CUDA:SM_90", "did you mean cuda:sm_90?"),
+        (" sycl:bmg", "did you mean sycl:bmg?"),
+        ("rtx4090", "did you mean cuda:rtx4090 or vulkan:rtx4090?"),
+        ("mi300", "did you mean rocm:mi300x?"),
+        ("sm_9", "did you mean cuda:sm_90?"),
+        ("gfx", "did you mean rocm:gfx906 or rocm:gfx942 or rocm:gfx950?"),
+        ("cuda:", "choose one of cuda:sm_80, "),
+        (":", "backends are cuda"),
+        ("90", "backends are cuda"),
         ("rocm:nothing", "choose one of rocm:gfx906, "),
         ("opencl:x", "backends are cuda, rocm, vulkan, sycl, metal"),
         ("", "backends are cuda"),

@@ -49,6 +49,24 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted(PROFILES, key=lambda n: order.index(PROFILES[n].backend)))
 
 
+def meant(name: str) -> str:
+    """A question with the names that this one is short for or close to; empty without any."""
+    whole = name.strip().casefold()
+    backend, _, device = whole.rpartition(":")
+    names = [n for n in profile_names() if not backend or n.startswith(f"{backend}:")]
+    parts = {n: n.partition(":")[2] for n in names}
+    found = [n for n in names if parts[n] == device]
+    if not found and len(device) >= SHORTEST:
+        found = [n for n in names if device in parts[n]]
+    found = found or difflib.get_close_matches(whole, names if device else (), n=1)
+    return f"did you mean {' or '.join(found[:MOST_NAMES])}?" if found else ""
+
+
+SHORTEST = 3
+"""Letters that a part of a name must have to be taken for it."""
+MOST_NAMES = 3
+
+
 def profile(name: str) -> Profile:
     """The profile of a target's name. UnsupportedError says what is close, or what there is."""
     if name in DEFAULTS:
@@ -57,9 +75,8 @@ def profile(name: str) -> Profile:
         return PROFILES[name]
     backend = name.partition(":")[0]
     if backend not in DEFAULTS:
-        known = ", ".join(DEFAULTS)
-        raise UnsupportedError(f"is no target; backends are {known}", where=f"--target {name}")
-    near = difflib.get_close_matches(name, PROFILES, n=1)
+        hint = meant(name) or f"backends are {', '.join(DEFAULTS)}"
+        raise UnsupportedError(f"is no target; {hint}", where=f"--target {name}")
     here = ", ".join(n for n in profile_names() if n.startswith(f"{backend}:"))
-    hint = f"did you mean {near[0]}?" if near else f"choose one of {here}"
+    hint = meant(name) or f"choose one of {here}"
     raise UnsupportedError(f"no such device; {hint}", where=f"--target {name}")
