@@ -106,8 +106,10 @@ class Blocks:
         found = next((f for f in self.fields if f.name == name), None)
         if found is None:
             raise KeyError(f"no field {name} in the block")
-        cut = np.ascontiguousarray(self.raw[:, found.byte : found.byte + found.nbytes])
-        bits = cut.view(found.dtype.numpy.newbyteorder("<"))
+        cut = self.raw[:, found.byte : found.byte + found.nbytes]
+        # A block's bytes move as one item, several times as fast as one by one.
+        whole = np.ascontiguousarray(cut.view(f"V{found.nbytes}"))
+        bits = whole.view(found.dtype.numpy.newbyteorder("<"))
         if found.dtype == BF16:
             return bf16_to_f32(bits.astype(np.uint16, copy=False))
         if found.dtype in MINIFLOATS:

@@ -140,18 +140,32 @@ class Format:
         The element is `integers(code) * scale (+ minimum)`, times its row's factor. ValueError
         for formats without codes.
         """
-        if self.code is None or self.scale is None:
+        if self.code is None:
             raise ValueError(f"{self.name} has no codes")
         blocks = self._blocks(raw, shape)
-        n, k = prod(shape[:-1]), shape[-1]
         codes = np.empty((len(blocks), self.block), dtype=np.uint8)
         for part in self._parts(len(blocks)):
             codes[part] = evaluate(self.code, self._view(blocks[part]))
-        scale = self._per_group(self.scale, blocks).reshape(n, k // self.group)
+        return codes.reshape(prod(shape[:-1]), shape[-1]), *self.scales(raw, shape)
+
+    def scales(self, raw: Bytes, shape: tuple[int, ...]) -> tuple[Floats, Floats | None]:
+        """Scale f32 [n, k/group] and minimum f32 [n, k/group] (or None), as `codes` has them."""
+        if self.scale is None:
+            raise ValueError(f"{self.name} has no scales")
+        blocks = self._blocks(raw, shape)
+        n, groups = prod(shape[:-1]), shape[-1] // self.group
+        scale = self._per_group(self.scale, blocks).reshape(n, groups)
         if self.minimum is None:
-            return codes.reshape(n, k), scale, None
-        minimum = self._per_group(self.minimum, blocks).reshape(n, k // self.group)
-        return codes.reshape(n, k), scale, minimum
+            return scale, None
+        return scale, self._per_group(self.minimum, blocks).reshape(n, groups)
+
+    def pairs(self, raw: Bytes, shape: tuple[int, ...]) -> Bytes | None:
+        """Codes of 4 bits as they are stored, u8 [n, k/2], where byte j of the 16 for 32 columns
+        holds column j in its low nibble and j + 16 in its high one; None where they are not so."""
+        if self.code is not _NIBBLE:
+            return None
+        codes = self._view(self._blocks(raw, shape)).field("qs")
+        return codes.view(np.uint8).reshape(prod(shape[:-1]), shape[-1] // 2)
 
     def integers(self, codes: Bytes) -> npt.NDArray[np.int32]:
         """What codes stand for, i32 in their shape."""

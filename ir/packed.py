@@ -122,30 +122,41 @@ class PackedMatrix:
         return np.ascontiguousarray(panels).reshape(-1).view(np.uint8)
 
     def _pack_blocks(self, raw: U8Array) -> U8Array:
-        codes, scale, minimum = self.format.codes(raw, (self.rows, self.k))
+        scale, minimum = self.format.scales(raw, (self.rows, self.k))
         out = np.zeros((self.panels, self.blocks, self.block_bytes), np.uint8)
-        out[..., : self.code_bytes] = self._pack_codes(codes)
+        out[..., : self.code_bytes] = self._pack_codes(raw)
         end = self.code_bytes + self.groups * self.scale_bytes
         out[..., self.code_bytes : end] = self._pack_column(scale, self.format.scale_type)
         if minimum is not None:
             out[..., end:] = self._pack_column(minimum, F16)
         return out
 
-    def _pack_codes(self, codes: U8Array) -> U8Array:
-        levels = self.format.levels
+    def _pack_codes(self, raw: U8Array) -> U8Array:
+        shape, zero, levels = (self.rows, self.k), self.format.zero_point, self.format.levels
         # Of the codes of one level the first is kept: a sign beside a zero would need care later.
         firsts = np.array([levels.index(v) for v in levels], np.uint8)
-        full = own = np.take(firsts, codes) if levels else codes
+        pairs = self.format.pairs(raw, shape)
+        if pairs is not None:  # as a panel pairs them, so that they move together
+            both = (firsts[:, None] << np.uint8(4) | firsts).reshape(-1)
+            return self._in_lanes(np.take(both, pairs) if levels else pairs, zero << 4 | zero)
+        codes = self.format.codes(raw, shape)[0]
+        lanes = self._in_lanes(np.take(firsts, codes) if levels else codes, zero)
+        if self.bits == 4:
+            half = lanes.shape[2] // 2
+            lanes = lanes[:, :, :half] | (lanes[:, :, half:] << np.uint8(4))
+        return lanes
+
+    def _in_lanes(self, own: U8Array, zero: int) -> U8Array:
+        """Bytes of rows [rows, n] -> of blocks of panels [panels, blocks, 16 * n / blocks], four of
+        a row after four of another; rows past the end are `zero`."""
+        full = own
         if self.rows % PANEL:
-            full = np.full((self.panels * PANEL, self.k), self.format.zero_point, np.uint8)
+            full = np.full((self.panels * PANEL, own.shape[1]), zero, np.uint8)
             full[: self.rows] = own
         # Four codes move as one number, several times as fast as one by one.
-        quads = full.view(np.uint32).reshape(self.panels, PANEL, self.blocks, 8)
+        quads = full.view(np.uint32).reshape(self.panels, PANEL, self.blocks, -1)
         lanes = np.ascontiguousarray(quads.transpose(0, 2, 3, 1)).view(np.uint8)
-        flat = lanes.reshape(self.panels, self.blocks, 8, 4 * PANEL)
-        if self.bits == 4:
-            flat = flat[:, :, :4] | (flat[:, :, 4:] << np.uint8(4))
-        return flat.reshape(self.panels, self.blocks, self.code_bytes)
+        return lanes.reshape(self.panels, self.blocks, -1)
 
     def _pack_column(self, column: Floats, dtype: DType) -> U8Array:
         full = np.zeros((self.panels * PANEL, column.shape[1]), dtype.numpy)

@@ -16,8 +16,8 @@ from speccc.ir.packed import BLOCK, PANEL, PackedMatrix
 from speccc.ir.tile import Axis, Buf, Kernel, Map, Share
 from speccc.ir.tile_verify import verify_kernel
 from speccc.ir.types import F32, U8
-from speccc.pack import rows_in_order
-from speccc.passes.weight_layout import MatrixSlot
+from speccc.pack import pack_weights, rows_in_order
+from speccc.passes.weight_layout import MatrixSlot, WeightLayout
 
 FLOATS = ("f32", "f16", "bf16", "fp8")
 BLOCKS = tuple(f.name for f in FORMATS.values() if f.quantized)
@@ -111,10 +111,48 @@ def test_evens_first(groups: int, group: int, seed: int) -> None:
 
     w, raw, values = filled("f32", groups * group, 8, seed)
     weight = Weight("q", (w.rows, w.k), w.format, raw)
-    moved = rows_in_order(MatrixSlot("q", w, 0, group), weight)
+    moved = rows_in_order(weight, group)
     got = moved.view(np.float32).reshape(groups, 2, group // 2, w.k)
     want = values.reshape(groups, group // 2, 2, w.k)
     assert np.array_equal(got, want.swapaxes(1, 2))
+
+
+@pytest.mark.parametrize("fmt", BLOCKS)
+@given(shapes, st.integers(0, 99))
+@settings(max_examples=10, deadline=None)
+def test_pairs_are_the_codes(fmt: str, shape: tuple[int, int], seed: int) -> None:
+    f, (rows, k) = FORMATS[fmt], (shape[0], shape[1] * FORMATS[fmt].block)
+    raw = np.random.default_rng(seed).integers(0, 256, f.size((rows, k)), np.uint8)
+    pairs = f.pairs(raw, (rows, k))
+    if pairs is None:
+        assert fmt in ("q8_0", "nvfp4", "nvfp4_rows")
+        return
+    halves = f.codes(raw, (rows, k))[0].reshape(rows, -1, 2, BLOCK // 2)
+    assert np.array_equal(
+        pairs.reshape(rows, -1, BLOCK // 2), halves[:, :, 0] | halves[:, :, 1] << 4
+    )
+
+
+@pytest.mark.parametrize("fmt", [*FLOATS, *BLOCKS])
+@pytest.mark.parametrize("group", [None, 8, 48])
+@pytest.mark.parametrize("run", [1, 4000, 1 << 19])
+def test_runs_of_panels_are_the_matrix(
+    fmt: str, group: int | None, run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed a run at a time, a weight is what it is in one piece, and nothing beside it moves."""
+    from speccc.ir.frontends import Weight
+
+    monkeypatch.setattr("speccc.pack.RUN", run)
+    w, raw, _ = filled(fmt, 144 if group else 137, 64, 5)
+    offset = 192
+    slots = [MatrixSlot("w", w, offset, group), MatrixSlot("w", w, offset + w.nbytes, None)]
+    layout = WeightLayout(matrices=slots, matrix_bytes=offset + 2 * w.nbytes)
+    weight = Weight("w", (w.rows, w.k), w.format, raw)
+    done = []
+    blob, _ = pack_weights(layout, {"w": weight}, lambda n, of: done.append((n, of)))
+    whole = [w.pack(rows_in_order(weight, group)), w.pack(raw)]
+    assert np.array_equal(blob, np.concatenate([np.zeros(offset, np.uint8), *whole]))
+    assert done == [(n + 1, len(done)) for n in range(len(done))]
 
 
 def test_a_zero_has_no_sign() -> None:
