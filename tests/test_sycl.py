@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,7 @@ XMX = s8(8, 16, 32)
 SUBGROUP = 16
 MULTIPLY_ADD = 4459
 """OpCooperativeMatrixMulAddKHR."""
+OP_NAME, OP_VARIABLE, OP_DECORATE, WORKGROUP, ALIGNMENT = 5, 59, 71, 4, 44
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,20 @@ def test_both_forms_of_a_text(compiler: SyclCompiler) -> None:
         modes = {words[1:] for opcode, words in instructions(spirv) if opcode == 16}
         contraction_off, subgroup_size, local_size = (31,), (35, SUBGROUP), (17, 2 * SUBGROUP, 1, 1)
         assert {contraction_off, subgroup_size, local_size} <= modes
+
+
+def test_matrices_lie_where_the_engine_can_read_them(compiler: SyclCompiler) -> None:
+    """Of what the engine reads and writes in local memory, each array begins on 64 bytes."""
+    text = render_sycl(lowered(proof_program(K, N).kernel))
+    spirv = compile_sycl(text.text, compiler, Form.JOINT, name=text.name)
+    words = list(instructions(spirv))
+    local = {w[1] for opcode, w in words if opcode == OP_VARIABLE and w[2] == WORKGROUP}
+    aligned = {w[0]: w[2] for opcode, w in words if opcode == OP_DECORATE and w[1] == ALIGNMENT}
+    names = {w[0]: struct.pack(f"<{len(w) - 1}I", *w[1:]) for op, w in words if op == OP_NAME}
+    at = {names[v].rstrip(b"\0").decode(): aligned[v] for v in local}
+    tiles = [n for name, n in at.items() if name.endswith(("w_tile", "x_tile", "dots"))]
+    assert len(tiles) >= 3
+    assert set(tiles) == {64}
 
 
 def test_a_refused_text_is_shown_with_its_line(compiler: SyclCompiler) -> None:

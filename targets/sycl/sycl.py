@@ -95,6 +95,9 @@ using uint = uint32_t;
 #define PER_LANE const volatile
 #endif
 """
+MATRIX_ALIGN = 64
+"""Bytes. joint_matrix_load and _store ask for 4 (Intel's notes in sycl_ext_oneapi_matrix), and
+local memory is read in blocks of 16; an array of bytes would by itself lie anywhere."""
 USES = {Role.A: "Use::a", Role.B: "Use::b", Role.C: "Use::accumulator"}
 PROPERTY = "SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::{})"
 KERNEL_PREFIX = "__sycl_kernel_"
@@ -131,9 +134,12 @@ def _opening(r: Renderer) -> None:
         r.out.line("PER_LANE int lane = int(item.get_sub_group().get_local_linear_id());")
     r.out.line("const int workgroup = int(item.get_group_linear_id());")
     r.out.line("const int workgroups = int(item.get_group_range(0));")
+    memory = (s for s in walk(r.kernel.body) if isinstance(s, FragLoad | FragStore))
+    of_matrices = {s.buf for s in memory}
     for buf in r.shared:
         kind, size = r.exprs.type(buf.dtype), r.exprs.size(buf)
-        r.out.line(f"syclexp::work_group_static<{kind}[{size}]> {r.exprs.buffer(buf)};")
+        aligned = f"alignas({MATRIX_ALIGN}) " if buf in of_matrices else ""
+        r.out.line(f"{aligned}syclexp::work_group_static<{kind}[{size}]> {r.exprs.buffer(buf)};")
 
 
 def _declarations(r: Renderer) -> None:

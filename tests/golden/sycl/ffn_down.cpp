@@ -1,5 +1,5 @@
 // ffn_down for SYCL, sycl:bmg, i8*i8->i32 8x16x32, 4 subgroups of 16.
-// sha256 of what follows: a805e0347ef74545
+// sha256 of what follows: 1204f802c0ec6874
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -198,9 +198,9 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
     PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());
     const int workgroup = int(item.get_group_linear_id());
     const int workgroups = int(item.get_group_range(0));
-    syclexp::work_group_static<int8_t[1024]> x_tile;
-    syclexp::work_group_static<int8_t[512]> w_tile;
-    syclexp::work_group_static<int[512]> dots;
+    alignas(64) syclexp::work_group_static<int8_t[1024]> x_tile;
+    alignas(64) syclexp::work_group_static<int8_t[512]> w_tile;
+    alignas(64) syclexp::work_group_static<int[512]> dots;
     syclexp::work_group_static<int[512]> x_words;
     syclexp::work_group_static<int[1024]> lane_dots;
     syclexp::work_group_static<float[16]> partial;

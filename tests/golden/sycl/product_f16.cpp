@@ -1,5 +1,5 @@
 // product for SYCL, f16*f16->f32 8x16x16, 4 subgroups of 16.
-// sha256 of what follows: 42605fea7fc46864
+// sha256 of what follows: 2ae5bfa427f2edca
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -194,9 +194,9 @@ void product(const float* x, const uint8_t* w, float* y, int m) {
     PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());
     const int workgroup = int(item.get_group_linear_id());
     const int workgroups = int(item.get_group_range(0));
-    syclexp::work_group_static<half[2048]> x_floats;
-    syclexp::work_group_static<half[1024]> w_floats;
-    syclexp::work_group_static<float[2048]> float_sums;
+    alignas(64) syclexp::work_group_static<half[2048]> x_floats;
+    alignas(64) syclexp::work_group_static<half[1024]> w_floats;
+    alignas(64) syclexp::work_group_static<float[2048]> float_sums;
     syclexp::work_group_static<float[512]> acc;
     for (int panel = workgroup * (2) / workgroups; panel < (workgroup + 1) * (2) / workgroups; ++panel) {
         for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
