@@ -13,7 +13,6 @@ import json
 import mmap
 import os
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +27,7 @@ import numpy.typing as npt
 from speccc.errors import InputError
 from speccc.runtime.aligned import aligned
 from speccc.runtime.destination import ZIP_MAGIC
+from speccc.scratch import hold, published
 
 MANIFEST = "manifest.json"
 SCHEMA = 3
@@ -115,24 +115,22 @@ def _published(path: Path) -> Iterator[IO[bytes]]:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     nameless = _open_nameless(path.parent)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    temporary = Path(name)
-    if nameless is not None:
-        # Until it is complete the file has no name at all: even a killed process leaves nothing.
-        os.close(handle)
-        temporary.unlink()
-        handle = nameless
-    try:
-        with os.fdopen(handle, "w+b") as file:
+    if nameless is None:
+        with published(path) as part, part.open("w+b") as file:
             yield file
             file.flush()
             os.fchmod(file.fileno(), 0o644)
-            if nameless is not None:
-                # With a src_dir_fd (not used by an absolute path) Python follows the link.
-                os.link(f"/proc/self/fd/{file.fileno()}", temporary, src_dir_fd=file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        return
+    # Until it is complete the file has no name at all: even a killed process leaves nothing.
+    with os.fdopen(nameless, "w+b") as file:
+        yield file
+        file.flush()
+        os.fchmod(file.fileno(), 0o644)
+        hold(file.fileno())
+        with published(path) as part:
+            part.unlink()
+            # With a src_dir_fd (not used by an absolute path) Python follows the link.
+            os.link(f"/proc/self/fd/{file.fileno()}", part, src_dir_fd=file.fileno())
 
 
 def _open_nameless(folder: Path) -> int | None:

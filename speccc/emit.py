@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from speccc.reach import lower_for
 from speccc.requantize import requantized
 from speccc.runtime.devices.built_kernels import FOLDER as KERNELS
 from speccc.runtime.devices.launch_plan import FILE as LAUNCH_PLAN
+from speccc.scratch import Scratch
 from speccc.targets.base import RenderedPlan, Source, Target, ToolMissingError
 from speccc.targets.devices.profile import Profile
 from speccc.targets.launch_plan import document, launches_per_step
@@ -40,6 +40,8 @@ Document = Mapping[str, object]
 
 SCHEMA = 1
 REPORT = "report.json"
+UNFINISHED = ".speccc-emit-"
+"""How the name of a folder begins that is being written."""
 WIDTHS = (1, 4, 8, 16)
 """Rows for which traffic is reported."""
 CONTEXT = 1024
@@ -89,10 +91,10 @@ def emit_to(
         raise UnsupportedError(why, where=target.name)
     rendered = target.render(front.plan, front.arena, front.bounds)
     _check_names(rendered)
-    with tempfile.TemporaryDirectory(prefix=".speccc-emit-", dir=destination.parent) as work:
-        made = Path(work, "new")
+    with Scratch(UNFINISHED, destination.parent) as work:
+        made = work / "new"
         report = _write(made, front, target, rendered, options, tell)
-        _publish(made, destination, Path(work, "old"))
+        _publish(made, destination, work / "old")
     return report
 
 

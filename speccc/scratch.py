@@ -1,7 +1,8 @@
-"""Temporary folders that a killed process leaves behind only until the next one.
+"""Temporary folders and part files that a killed process leaves behind only until the next one.
 
-Each holds a file that its process keeps locked, under a lock that the system lets go of when the
-process ends, however it ends. So who can take the lock may remove the folder.
+A folder holds a file that its process keeps locked, a part file is one itself, under a lock that
+the system lets go of when the process ends, however it ends. So who can take the lock may remove
+the folder or the file.
 
 Every package may import this module; it imports nothing of the project.
 """
@@ -13,7 +14,8 @@ import os
 import shutil
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -27,6 +29,8 @@ else:
 PREFIX = "speccc-"
 OWNER = ".owner"
 """The locked file of a folder."""
+PART = ".speccc-part-"
+"""How the name of a part file begins."""
 
 
 class Scratch:
@@ -67,6 +71,54 @@ class Scratch:
         self.close()
 
 
+@contextmanager
+def published(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to; on success it becomes `path`, on any exception it is gone.
+
+    What a killed process left of its own goes when another writes there. OSError when the folder
+    takes no file; the file is of mode 0600.
+    """
+    _sweep(path.parent, PART)
+    part, owner = _new_part(path.parent)
+    try:
+        yield part
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+    finally:
+        os.close(owner)
+
+
+def hold(descriptor: int) -> None:
+    """Locks a file until its descriptor is closed, where there are locks: nobody takes it for left.
+
+    It may wait for who is just looking whether it was.
+    """
+    if _LOCKS:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _new_part(folder: Path) -> tuple[Path, int]:
+    """A new file and the descriptor that holds its lock, where there are locks."""
+    while True:
+        owner, name = tempfile.mkstemp(dir=folder, prefix=PART)
+        hold(owner)
+        # Before it was locked, another process may have taken it for one that was left.
+        if _is_file_of(Path(name), owner):
+            return Path(name), owner
+        os.close(owner)
+
+
+def _is_file_of(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
 def _claim(folder: Path) -> int | None:
     """The descriptor that holds the lock; None where there are no locks."""
     if not _LOCKS:
@@ -85,22 +137,31 @@ def _claim(folder: Path) -> int | None:
 
 @functools.cache
 def _sweep(base: Path, prefix: str) -> None:
-    """Removes the folders of processes that are no more, once a process."""
+    """Removes the folders and files of processes that are no more, once a process."""
     if not _LOCKS:
         return
-    for folder in base.glob(f"{prefix}*"):
+    for left in base.glob(f"{prefix}*"):
         with suppress(OSError):  # it has an owner, is another user's, or is gone by now
-            _remove_left(folder)
+            _remove_left(left, prefix)
 
 
-def _remove_left(folder: Path) -> None:
-    """Removes a folder of ours whose owner's lock can be taken; OSError when it cannot."""
-    info = folder.lstat()
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+def _remove_left(left: Path, prefix: str) -> None:
+    """Removes a folder or part file of ours whose owner's lock can be taken, else OSError."""
+    info = left.lstat()
+    if info.st_uid != os.getuid():
         return
-    owner = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if stat.S_ISDIR(info.st_mode):
+        locked = left / OWNER
+    elif stat.S_ISREG(info.st_mode) and prefix == PART:
+        locked = left
+    else:
+        return
+    owner = os.open(locked, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)
+        if locked is not left:
+            shutil.rmtree(left)
+        elif _is_file_of(left, owner):
+            left.unlink()
     finally:
         os.close(owner)

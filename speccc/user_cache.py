@@ -10,14 +10,13 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
 from speccc import knobs
 from speccc.errors import InputError
+from speccc.scratch import published
 
 
 def folder(*parts: str) -> Path:
@@ -53,21 +52,6 @@ def _make(path: Path) -> None:
         )
     if stat.S_IMODE(info.st_mode) & 0o022:
         raise InputError("can be written by others; chmod 700 it", where=str(path))
-
-
-@contextmanager
-def published(path: Path) -> Iterator[Path]:
-    """A name to write to; on success it becomes `path`, on any exception it is removed."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}.")
-    os.close(handle)
-    part = Path(name)
-    try:
-        yield part
-        os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
 
 
 def write_whole(path: Path, text: str) -> None:

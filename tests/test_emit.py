@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 from emulation.require import require
 from models import Tiny, tiny_llama
 
-from speccc import emit
+from speccc import emit, scratch
 from speccc.cli import run
 from speccc.emit import KERNELS, LAUNCH_PLAN, REPORT, EmitOptions, emit_to
 from speccc.errors import InputError, SpecccError, UnsupportedError
@@ -20,6 +23,7 @@ from speccc.ir.expr import Var
 from speccc.ir.plan import Plan, phases
 from speccc.ir.tile_text import print_kernel
 from speccc.passes.plan_memory import Arena
+from speccc.scratch import OWNER
 from speccc.targets import registry
 from speccc.targets.base import Grid, Launch, RenderedPlan, Source, Step, ToolMissingError
 from speccc.targets.build_error import BuildError
@@ -257,6 +261,8 @@ def test_an_interrupt_while_folders_change_places_loses_neither(
     rename, calls = Path.rename, []
 
     def interrupted(self: Path, to: Path) -> Path:
+        if to.name == OWNER:  # of the folder that is being written
+            return rename(self, to)
         calls.append(to)
         if len(calls) != step + 1:
             return rename(self, to)
@@ -268,6 +274,40 @@ def test_an_interrupt_while_folders_change_places_loses_neither(
     with pytest.raises(error):
         emit_to(model, TextTarget(steps={}), tmp_path / "out", EmitOptions())
     assert contents(tmp_path) == before
+
+
+EMIT = """
+import sys
+from pathlib import Path
+from test_emit import TextTarget
+from speccc.emit import EmitOptions, emit_to
+def wait(source):
+    print("building", flush=True)
+    sys.stdin.read()
+    return b""
+emit_to(Path(sys.argv[1]), TextTarget(steps={"up": wait}), Path(sys.argv[2]), EmitOptions())
+"""
+
+
+def test_what_a_killed_emit_left_goes_with_the_next(model: Path, tmp_path: Path) -> None:
+    """But not what a live one is writing."""
+    scratch._sweep.cache_clear()
+    command = [sys.executable, "-c", EMIT, str(model), str(tmp_path / "out")]
+    with (
+        subprocess.Popen(command, stdin=PIPE, stdout=PIPE, cwd=Path(__file__).parent) as killed,
+        subprocess.Popen(command, stdin=PIPE, stdout=PIPE, cwd=Path(__file__).parent) as live,
+    ):
+        for process in (killed, live):
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"building\n"
+        killed.kill()
+        killed.wait()
+        assert len(list(tmp_path.iterdir())) == 2
+        emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
+        assert sorted(p.name[:12] for p in tmp_path.iterdir()) == [emit.UNFINISHED[:12], "out"]
+        live.communicate()
+    assert live.returncode == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_model_the_target_cannot_serve(model: Path, tmp_path: Path) -> None:

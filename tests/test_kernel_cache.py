@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from speccc import kernel_cache, user_cache
+from speccc import kernel_cache, scratch
 from speccc.kernel_cache import DiskObjects, open_kernel_cache
 from speccc.knobs import CACHE_DIR
 from speccc.targets.cpu.object_store import MemoryObjects
@@ -126,7 +126,7 @@ def test_a_folder_that_takes_no_files(store: DiskObjects, tmp_path: Path, told: 
         raise full
 
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(user_cache.tempfile, "mkstemp", refuse)
+        broken.setattr(scratch.tempfile, "mkstemp", refuse)
         store.put(KEYS[1], b"more")
         store.put(KEYS[2], b"more")
     assert len(told) == 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from speccc import scratch
-from speccc.scratch import OWNER, Scratch
+from speccc.scratch import OWNER, PART, Scratch, published
 
 HOLD = """
 import sys, time
@@ -151,3 +151,99 @@ def test_a_child_does_not_inherit_the_lock(tmp_path: Path) -> None:
         with Scratch(base=tmp_path):
             assert not left.exists()
         os.killpg(process.pid, signal.SIGKILL)
+
+
+PUBLISH = """
+import sys
+from pathlib import Path
+from speccc.scratch import published
+with published(Path(sys.argv[1], "file")) as part:
+    part.write_bytes(b"half")
+    print(part, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def publisher(base: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Another process in the middle of writing `base`/file, and its part file."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PUBLISH, str(base)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        yield process, Path(process.stdout.readline().strip())
+        process.kill()
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+
+    def interrupted() -> None:
+        with published(path) as part:
+            part.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+    with published(path) as part:
+        part.write_bytes(b"whole")
+        assert not path.exists()
+    assert path.read_bytes() == b"whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_killed_writers_part_goes_with_the_next_write(tmp_path: Path) -> None:
+    with publisher(tmp_path) as (process, left):
+        kill(process)
+        assert left.read_bytes() == b"half"
+        with published(tmp_path / "another") as part:
+            assert list(tmp_path.iterdir()) == [part]
+
+
+def test_a_live_writer_keeps_its_part(tmp_path: Path) -> None:
+    """And the file comes to be, whoever else writes the same one meanwhile."""
+    with publisher(tmp_path) as (process, kept):
+        with published(tmp_path / "file") as part:
+            part.write_bytes(b"ours")
+            assert set(tmp_path.iterdir()) == {kept, part}
+        assert kept.read_bytes() == b"half"
+        process.communicate()
+        assert process.returncode == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"half"
+
+
+def test_a_part_taken_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the making and the lock, a sweep of another process has removed the first."""
+    hold, taken = scratch.hold, []
+
+    def late(descriptor: int) -> None:
+        if not taken:
+            taken.append(next(tmp_path.iterdir()))
+            scratch._sweep.cache_clear()
+            scratch._sweep(tmp_path, PART)
+        hold(descriptor)
+
+    monkeypatch.setattr(scratch, "hold", late)
+    with published(tmp_path / "file") as part:
+        part.write_bytes(b"whole")
+        assert not taken[0].exists()
+    assert (tmp_path / "file").read_bytes() == b"whole"
+
+
+def test_only_part_files_go(tmp_path: Path) -> None:
+    """A link or a folder of that name, or a file that is like the name of a folder, is not one."""
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"kept")
+    (tmp_path / f"{PART}link").symlink_to(outside)
+    (tmp_path / f"{PART}folder").mkdir()
+    (tmp_path / ".speccc-emit-file").write_bytes(b"kept")
+    (tmp_path / f"{PART}left").write_bytes(b"gone")
+    before = {p.name for p in tmp_path.iterdir()}
+    with Scratch(".speccc-emit-", tmp_path), published(tmp_path / "f"):
+        pass
+    assert {p.name for p in tmp_path.iterdir()} == before - {f"{PART}left"} | {"f"}

@@ -44,24 +44,6 @@ def test_it_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         user_cache.folder("models")
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-
-    def interrupted() -> None:
-        with user_cache.published(path) as part:
-            part.write_bytes(b"half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert list(tmp_path.iterdir()) == []
-    with user_cache.published(path) as part:
-        part.write_bytes(b"whole")
-        assert not path.exists()
-    assert path.read_bytes() == b"whole"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_the_key_has_the_model_the_options_and_the_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

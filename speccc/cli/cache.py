@@ -14,6 +14,7 @@ from speccc import user_cache
 from speccc.cli import output
 from speccc.cli.spelling import Command
 from speccc.errors import InputError, SpecccError
+from speccc.scratch import published
 
 if TYPE_CHECKING:
     from speccc.autotune.cache import TuneCache
@@ -352,6 +353,6 @@ def _publish(path: Path, text: str) -> Path:
         raise InputError("is a folder: name a file with -o", where=str(path))
     if not path.parent.is_dir():
         raise InputError("no such folder", where=str(path.parent))
-    with user_cache.published(path) as part:
+    with published(path) as part:
         part.write_text(text, encoding="utf-8")
     return path
