@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -91,11 +93,27 @@ def emit_to(
         raise UnsupportedError(why, where=target.name)
     rendered = target.render(front.plan, front.arena, front.bounds)
     _check_names(rendered)
-    with Scratch(UNFINISHED, destination.parent) as work:
+    with _writing(folder):
+        scratch = Scratch(UNFINISHED, destination.parent)
+    with scratch as work:
         made = work / "new"
-        report = _write(made, front, target, rendered, options, tell)
-        _publish(made, destination, work / "old")
+        kernels, missing = _kernels(made, folder, target, rendered, options, tell)
+        report = _report(front, target, rendered, options, kernels, missing)
+        with _writing(folder):
+            _write_json(made / LAUNCH_PLAN, document(rendered))
+            _write_json(made / REPORT, report)
+            _publish(made, destination, work / "old")
     return report
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """What the system refuses is the user's folder's, not a hidden one's."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise InputError(f"cannot be written ({why})", where=str(folder)) from error
 
 
 def read_model(path: Path, options: EmitOptions, tell: Progress, target: str = "") -> Front:
@@ -124,6 +142,11 @@ def emit_destination(folder: Path) -> Path:
         return real
     if not real.is_dir():
         raise InputError("is a file; name a folder with -o", where=where)
+    # Another folder takes its place, which neither a disk nor a shell would follow.
+    if os.path.ismount(real):
+        raise InputError("is where a disk is mounted; name a folder in it with -o", where=where)
+    if Path.cwd().is_relative_to(real):
+        raise InputError("is the folder this runs in; name another with -o", where=where)
     other = _foreign(real)
     if other:
         raise InputError(f"holds other files ({other}); name a new folder with -o", where=where)
@@ -177,29 +200,29 @@ def _check_names(rendered: RenderedPlan) -> None:
         raise SpecccError(f"two sources are called {sorted(twice)[0]}", where=rendered.target)
 
 
-def _write(
+def _kernels(
+    made: Path,
     folder: Path,
-    front: Front,
     target: Target,
     rendered: RenderedPlan,
     options: EmitOptions,
     tell: Progress,
-) -> Document:
-    (folder / KERNELS).mkdir(parents=True)
+) -> tuple[list[Document], dict[str, str]]:
+    """Writes all kernels into `made`; their entries in the report, and what tools are missing."""
+    with _writing(folder):
+        (made / KERNELS).mkdir(parents=True)
     missing: dict[str, str] = {}
     kernels = []
     for n, source in enumerate(rendered.sources):
         tell("build", n, len(rendered.sources))
         built = _build(source, target, options, missing)
         files = {source.ext: source.text.encode(), **built}
-        for ext, data in files.items():
-            (folder / KERNELS / f"{source.name}.{ext}").write_bytes(data)
+        with _writing(folder):
+            for ext, data in files.items():
+                (made / KERNELS / f"{source.name}.{ext}").write_bytes(data)
         kernels.append(_kernel(source, files))
     tell("build", len(rendered.sources), len(rendered.sources))
-    report = _report(front, target, rendered, options, kernels, missing)
-    _write_json(folder / LAUNCH_PLAN, document(rendered))
-    _write_json(folder / REPORT, report)
-    return report
+    return kernels, missing
 
 
 def _build(

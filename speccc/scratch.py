@@ -9,6 +9,7 @@ Every package may import this module; it imports nothing of the project.
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import shutil
@@ -31,6 +32,8 @@ OWNER = ".owner"
 """The locked file of a folder."""
 PART = ".speccc-part-"
 """How the name of a part file begins."""
+LEAST_FREE = 4 << 20
+"""Bytes that the system's folder for temporary files must have: a kernel's files and some."""
 
 
 class Scratch:
@@ -38,12 +41,12 @@ class Scratch:
     the process ends or, if that is killed, when another makes one beside it.
 
     `prefix` begins its name; `base` is the folder it is in, the system's for temporary files
-    unless given. OSError when it cannot be made.
+    unless given. OSError when it cannot be made, or when that of the system is full.
     """
 
     def __init__(self, prefix: str = PREFIX, base: Path | None = None) -> None:
         """Makes it, after removing what was left behind beside it."""
-        place = Path(tempfile.gettempdir()) if base is None else base
+        place = _system_place() if base is None else base
         _sweep(place, PREFIX if base is None else prefix)
         # What a worker that was killed with it still writes must not turn a success into an error.
         self._folder = tempfile.TemporaryDirectory(
@@ -69,6 +72,18 @@ class Scratch:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _system_place() -> Path:
+    """The system's folder for temporary files. OSError when a tool could write nothing there.
+
+    Tools that fill it fail in ways that say something else, or write half a file and succeed.
+    """
+    place = Path(tempfile.gettempdir())
+    if shutil.disk_usage(place).free < LEAST_FREE:
+        why = f"less than {LEAST_FREE >> 20} MiB free for temporary files; set TMPDIR to a folder"
+        raise OSError(errno.ENOSPC, why, str(place))
+    return place
 
 
 @contextmanager

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -213,6 +216,51 @@ def test_what_may_not_be_replaced(made: Any, says: str, model: Path, tmp_path: P
     assert contents(tmp_path) == before
 
 
+def test_the_folder_one_is_in_is_not_replaced(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell would stay in the folder that was, which is gone."""
+    inner = tmp_path / "out" / KERNELS
+    inner.mkdir(parents=True)
+    for here in (inner.parent, inner):
+        monkeypatch.chdir(here)
+        with pytest.raises(InputError, match="is the folder this runs in"):
+            emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
+    emit_to(model, TextTarget(), Path("..", "beside"), EmitOptions())
+    assert (inner.parent / "beside" / REPORT).exists()
+
+
+def test_a_mounted_disk_is_not_replaced(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an empty volume of a container is."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    monkeypatch.setattr(emit.os.path, "ismount", lambda p: p == disk)
+    with pytest.raises(InputError, match=r"disk: is where a disk is mounted; name a folder in it"):
+        emit_to(model, TextTarget(), disk, EmitOptions())
+    emit_to(model, TextTarget(), disk / "out", EmitOptions())
+
+
+@pytest.mark.parametrize("name", ["mkdir", "write_bytes", "write_text", "rename"])
+def test_a_full_disk_is_the_folders(
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line with the folder that was asked for, and nothing is left."""
+    work = getattr(Path, name)
+
+    def full(self: Path, *rest: Any, **more: Any) -> Any:
+        if emit.UNFINISHED not in str(self) or self.name.startswith(".owner"):
+            return work(self, *rest, **more)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(emit.Path, name, full)
+    says = re.escape(f"{tmp_path / 'out'}: cannot be written (No space left on device)")
+    with pytest.raises(InputError, match=says):
+        emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
+    assert list(tmp_path.iterdir()) == []
+
+
 FOREIGN = {
     "notes.txt": "notes.txt",
     f"{KERNELS}/mine.cu": f"{KERNELS}/mine.cu",
@@ -271,7 +319,7 @@ def test_an_interrupt_while_folders_change_places_loses_neither(
         raise error
 
     monkeypatch.setattr(emit.Path, "rename", interrupted)
-    with pytest.raises(error):
+    with pytest.raises((error, InputError)):
         emit_to(model, TextTarget(steps={}), tmp_path / "out", EmitOptions())
     assert contents(tmp_path) == before
 
@@ -357,6 +405,8 @@ def test_the_command_says_what_is_wrong(model: Path, capsys: pytest.CaptureFixtu
         "did you mean vulkan:rdna3": ["emit", str(model), "--target", "vulkan:rdna33"],
         "no model given": ["emit", "--target", "vulkan"],
         "no such file": ["emit", "absent.gguf", "--target", "vulkan"],
+        "-o is empty; name a folder": ["emit", str(model), "--target", "vulkan", "-o", ""],
+        "File name too long": ["emit", str(model), "--target", "vulkan", "-o", "x" * 300],
     }
     for says, words in cases.items():
         assert run(words) == 2, says

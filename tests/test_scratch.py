@@ -153,6 +153,26 @@ def test_a_child_does_not_inherit_the_lock(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def test_a_full_disk_of_temporary_files_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a tool writes half a file there and says something else, or nothing."""
+    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
+    usage = scratch.shutil.disk_usage(tmp_path)
+    for free, fails in ((scratch.LEAST_FREE - 1, True), (scratch.LEAST_FREE, False)):
+        seen = usage._replace(free=free)
+        monkeypatch.setattr(scratch.shutil, "disk_usage", lambda _, seen=seen: seen)
+        if fails:
+            with pytest.raises(OSError, match=r"less than 4 MiB free .* set TMPDIR") as caught:
+                Scratch()
+            assert caught.value.filename == str(tmp_path)
+        else:
+            Scratch().close()
+    monkeypatch.setattr(scratch.shutil, "disk_usage", lambda _: usage._replace(free=0))
+    Scratch(base=tmp_path).close()  # the caller's own folder is the caller's to judge
+    assert list(tmp_path.iterdir()) == []
+
+
 PUBLISH = """
 import sys
 from pathlib import Path

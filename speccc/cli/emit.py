@@ -63,6 +63,8 @@ def command(
     from speccc.emit import EmitOptions, emit_destination, emit_to
     from speccc.targets import registry
 
+    if folder == "":
+        raise click.UsageError("-o is empty; name a folder")
     made = registry.target(target)
     to = Path(folder or f"{own_name(source)}-{made.name.replace(':', '-')}")
     emit_destination(to)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import signal
@@ -167,9 +168,8 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _is_input(error: OSError) -> bool:
-    return isinstance(
-        error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError
-    )
+    kinds = FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError
+    return isinstance(error, kinds) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
 
 
 def _system(error: OSError) -> str:
