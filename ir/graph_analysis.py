@@ -1,21 +1,25 @@
-"""Questions about a graph, answered with networkx: users, reachability, liveness, repetition."""
+"""Questions about a graph: users, reachability (networkx answers), liveness, repetition."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from speccc.ir.graph import Graph, Node, Value
 from speccc.ir.ops import Constant
 from speccc.ir.ops_state import LEAVES
 from speccc.ir.types import DType, Sym, TensorType
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 
 def to_networkx(graph: Graph) -> nx.DiGraph:
     """Nodes with an edge from each producer to each user."""
+    import networkx as nx  # a tenth of a second that a compile does without
+
     out = nx.DiGraph()
     for n in graph.nodes():
         out.add_node(n)
@@ -34,6 +38,8 @@ def users(graph: Graph) -> dict[Value, tuple[Node, ...]]:
 
 def reaches(graph: Graph, source: Node, target: Node) -> bool:
     """Whether `target` depends on `source`."""
+    import networkx as nx
+
     return bool(nx.has_path(to_networkx(graph), source, target))
 
 

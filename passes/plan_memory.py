@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import networkx as nx
-
 from speccc.ir.expr import Var
 from speccc.ir.plan import Loop, Plan, Role, Step, accesses, size_of
 from speccc.ir.tile import Buf, Kernel
@@ -63,16 +61,12 @@ def _lowest_gap(taken: list[tuple[int, int]], size: int) -> int:
     return at
 
 
-def interference(spans: Mapping[Buf, tuple[int, int]]) -> nx.Graph[Buf]:
-    """Buffers as nodes, an edge where two live at once."""
-    graph: nx.Graph[Buf] = nx.Graph()
-    graph.add_nodes_from(spans)
-    items = list(spans.items())
-    for n, (a, (lo, hi)) in enumerate(items):
-        for b, (lo2, hi2) in items[n + 1 :]:
-            if lo <= hi2 and lo2 <= hi:
-                graph.add_edge(a, b)
-    return graph
+def interference(spans: Mapping[Buf, tuple[int, int]]) -> dict[Buf, tuple[Buf, ...]]:
+    """Of each buffer the others that live when it does."""
+    return {
+        a: tuple(b for b, (lo2, hi2) in spans.items() if b is not a and lo <= hi2 and lo2 <= hi)
+        for a, (lo, hi) in spans.items()
+    }
 
 
 def live_spans(plan: Plan) -> dict[Buf, tuple[int, int]]:

@@ -141,8 +141,10 @@ def resolve_target(name: str) -> str:
     """The target a name means: of a bare backend, the device here. UnsupportedError for none."""
     from speccc.device_here import check_target, device_target
 
+    if name == "cpu":
+        return name
     check_target(name)
-    return name if name == "cpu" else device_target(name).name
+    return device_target(name).name
 
 
 def _refuse(path: Path, options: Options) -> None:

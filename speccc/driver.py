@@ -8,15 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from speccc.build_step import build_step
-from speccc.device_here import check_target, device_target
-from speccc.device_step import DeviceStep, build_device_step, measured_here
 from speccc.errors import InputError, UnsupportedError
-from speccc.expected_cost import expected_document, expected_ms
 from speccc.ir.build_llama import build_llama, weight_types
 from speccc.ir.expr import Expr, Var
 from speccc.ir.frontends import EMBEDDING, HEAD, ModelSource, open_model
@@ -48,13 +45,16 @@ from speccc.runtime.manifest import DRAFTERS
 from speccc.runtime.session import CpuSession, StepSpec
 from speccc.runtime.step_spec import SCRATCH, parse_step, seal
 from speccc.runtime.tokenizer import Tokenizer
-from speccc.targets.base import Target
 from speccc.targets.cpu.built import Built, Signature
 from speccc.targets.cpu.isa import Isa, by_name, runs_here
 from speccc.tuning import Subject, schedules_for, told
 from speccc.user_cache import write_whole
 from speccc.verify_cache import known_or_measured, verify_keys
 from speccc.verify_cost import CONTEXT, VerifyTable, measure
+
+if TYPE_CHECKING:
+    from speccc.device_step import DeviceStep
+    from speccc.targets.base import Target
 
 Progress = Callable[[str, int, int], None]
 DEFAULT_CONTEXT = 4096
@@ -139,6 +139,8 @@ def _build(
     if device is None:
         return build_step(*program, schedules, subject.isa, open_kernel_cache())
     return build_device_step(device, *program, tell)
+
+    from speccc.device_step import build_device_step
 
 
 def tunable(path: Path, options: CompileOptions, progress: Progress | None = None) -> Subject:
@@ -252,12 +254,14 @@ def _check(options: CompileOptions) -> Isa:
 
 def _device(options: CompileOptions) -> Target | None:
     """The device target, None for the CPU; UnsupportedError for one that this version lacks."""
-    check_target(options.target)
     if options.target == "cpu":
         return None
     if options.isa != "auto":
         raise UnsupportedError(f"--isa {options.isa}: it is for --target cpu; drop one of them")
     return device_target(options.target)
+    from speccc.device_here import check_target, device_target  # all GPU targets: 50 ms
+
+    check_target(options.target)
 
 
 def _check_memory(spec: StepSpec, lowered: Lowered, isa: Isa, context: int) -> None:
@@ -277,18 +281,13 @@ def _measure(made: _Made, times: _Times, tell: Progress) -> VerifyTable | None:
     tell("measure", 0, 1)
     room = min(CONTEXT, made.source.config.context_length)
     subject, step = made.front.subject, made.step
-    table = (
-        _measure_cpu(made, room)
-        if made.device is None
-        else measured_here(
-            made.device,
-            parse_step(step),
-            made.built.entries,
-            subject.weights,
-            subject.vectors,
-            room,
-        )
-    )
+    if made.device is None:
+        table: VerifyTable | None = _measure_cpu(made, room)
+    else:
+        from speccc.device_step import measured_here
+
+        spec, arrays = parse_step(step), (subject.weights, subject.vectors)
+        table = measured_here(made.device, spec, made.built.entries, *arrays, room)
     times.lap("measure")
     tell("measure", 1, 1)
     return table
@@ -410,6 +409,8 @@ def _verify_cost(made: _Made, cost: VerifyTable | None) -> dict[str, Any]:
     traffic = step_traffic(made.lowered.weights, EMBEDDING, HEAD)
     ms = expected_ms(profile, traffic, made.options.activations)
     times = {str(m): round(t, 6) for m, t in ms.items()}
+    from speccc.expected_cost import expected_document, expected_ms
+
     return {"verify_ms": times, "verify_cost": expected_document(profile, ms)}
 
 

@@ -19,7 +19,7 @@ from models import Tiny, tiny_llama
 from test_drivers import FAKES, installed
 from test_emit import TextTarget
 
-from speccc import driver
+from speccc import device_here, device_step
 from speccc.api import load
 from speccc.cli import run
 from speccc.emit import EmitOptions, read_model
@@ -94,8 +94,8 @@ def on_host(model: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Hos
             "json": lambda s: b'{"shared_bytes": 60000}',
         }
         made = TextTarget(profile(NAMES[backend]), steps)
-        monkeypatch.setattr(driver, "device_target", lambda name: made)
-        monkeypatch.setattr(driver, "measured_here", lambda *given: None)  # kernels in NumPy
+        monkeypatch.setattr(device_here, "device_target", lambda name: made)
+        monkeypatch.setattr(device_step, "measured_here", lambda *given: None)  # kernels in NumPy
         host = Host({k.name: k for k in kernels})
         installed(backend, FAKES[backend][1](host), monkeypatch)
         return host
@@ -187,7 +187,7 @@ def test_a_stage_without_its_tool_is_named(
 
     code = {"cubin": lambda s: b"x", "sass": absent}
     monkeypatch.setattr(
-        driver, "device_target", lambda name: TextTarget(profile("cuda:sm_90"), code)
+        device_here, "device_target", lambda name: TextTarget(profile("cuda:sm_90"), code)
     )
     words = ("compile", str(model), "--target", "cuda", "-o", str(tmp_path / "m.speccc"))
     assert run(words) == 0, "only what a driver loads is needed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from enum import IntEnum
 from pathlib import Path
 
 import gguf
@@ -17,6 +18,7 @@ from speccc.errors import InputError, UnsupportedError
 from speccc.ir.formats import FORMATS
 from speccc.ir.frontends import ROPE_FREQS, expected_shapes, open_model
 from speccc.ir.frontends.gguf_header import read_header
+from speccc.ir.frontends.gguf_types import DEFAULT_ALIGNMENT, TokenType, ValueType
 from speccc.runtime.tokenizer import Tokenizer
 
 IN_GGUF = [f.name for f in FORMATS.values() if f.gguf_type is not None]
@@ -109,6 +111,14 @@ def test_header_equals_the_gguf_package(tmp_path: Path) -> None:
         assert ours.name == tensor.name
         assert ours.shape == tuple(tensor.shape.tolist()[::-1])
         assert (ours.start, ours.end - ours.start) == (tensor.data_offset, tensor.n_bytes)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(ValueType, gguf.GGUFValueType), (TokenType, gguf.TokenType)]
+)
+def test_numbers_are_the_gguf_package_s(ours: type[IntEnum], theirs: type[IntEnum]) -> None:
+    assert {t.name: t.value for t in ours} == {t.name: t.value for t in theirs}
+    assert DEFAULT_ALIGNMENT == gguf.GGUF_DEFAULT_ALIGNMENT
 
 
 def test_sliding_window_limits_the_context(tmp_path: Path) -> None:

@@ -2,8 +2,7 @@
 
 `gguf.GGUFReader` believes every count and length in the file, so a hostile header makes it loop
 or allocate without bound. This scan checks each against the bytes that remain before it uses
-them; the numbers of types and their sizes are the `gguf` package's own. A test compares the two
-readers. Layout: ggml's docs/gguf.md, versions 2 and 3, little-endian.
+them. A test compares the two readers. Layout: ggml's docs/gguf.md, versions 2 and 3, little-endian.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, GGUFValueType
 
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.formats import BY_GGUF, Format, by_gguf_type
+from speccc.ir.frontends.gguf_types import DEFAULT_ALIGNMENT, ValueType
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.generic]
@@ -33,18 +32,18 @@ MAX_ALIGNMENT = 1 << 20
 MAX_ELEMENTS = 1 << 48
 _LENGTH = struct.Struct("<Q")
 
-_SCALARS: dict[GGUFValueType, np.dtype[np.generic]] = {
-    GGUFValueType.UINT8: np.dtype("u1"),
-    GGUFValueType.INT8: np.dtype("i1"),
-    GGUFValueType.UINT16: np.dtype("<u2"),
-    GGUFValueType.INT16: np.dtype("<i2"),
-    GGUFValueType.UINT32: np.dtype("<u4"),
-    GGUFValueType.INT32: np.dtype("<i4"),
-    GGUFValueType.UINT64: np.dtype("<u8"),
-    GGUFValueType.INT64: np.dtype("<i8"),
-    GGUFValueType.FLOAT32: np.dtype("<f4"),
-    GGUFValueType.FLOAT64: np.dtype("<f8"),
-    GGUFValueType.BOOL: np.dtype("u1"),
+_SCALARS: dict[ValueType, np.dtype[np.generic]] = {
+    ValueType.UINT8: np.dtype("u1"),
+    ValueType.INT8: np.dtype("i1"),
+    ValueType.UINT16: np.dtype("<u2"),
+    ValueType.INT16: np.dtype("<i2"),
+    ValueType.UINT32: np.dtype("<u4"),
+    ValueType.INT32: np.dtype("<i4"),
+    ValueType.UINT64: np.dtype("<u8"),
+    ValueType.INT64: np.dtype("<i8"),
+    ValueType.FLOAT32: np.dtype("<f4"),
+    ValueType.FLOAT64: np.dtype("<f8"),
+    ValueType.BOOL: np.dtype("u1"),
 }
 
 
@@ -165,21 +164,21 @@ def _name(cursor: _Cursor, limit: int, what: str) -> str:
     return name
 
 
-def _type(cursor: _Cursor, key: str) -> GGUFValueType:
+def _type(cursor: _Cursor, key: str) -> ValueType:
     number = cursor.uint(4, f"type of {key}")
     try:
-        return GGUFValueType(number)
+        return ValueType(number)
     except ValueError:
         raise cursor.fail(f"{key} has unknown type {number}") from None
 
 
-def _value(cursor: _Cursor, kind: GGUFValueType, key: str) -> Value:
-    if kind == GGUFValueType.STRING:
+def _value(cursor: _Cursor, kind: ValueType, key: str) -> Value:
+    if kind == ValueType.STRING:
         return cursor.string(MAX_METADATA, key)
-    if kind == GGUFValueType.ARRAY:
+    if kind == ValueType.ARRAY:
         return _array(cursor, key)
     scalar = np.frombuffer(cursor.take(_SCALARS[kind].itemsize, key), _SCALARS[kind])[0]
-    if kind == GGUFValueType.BOOL:
+    if kind == ValueType.BOOL:
         if scalar > 1:
             raise cursor.fail(f"{key} is a boolean with value {scalar}")
         return bool(scalar)
@@ -188,14 +187,14 @@ def _value(cursor: _Cursor, kind: GGUFValueType, key: str) -> Value:
 
 def _array(cursor: _Cursor, key: str) -> Value:
     item = _type(cursor, f"elements of {key}")
-    if item == GGUFValueType.ARRAY:
+    if item == ValueType.ARRAY:
         raise cursor.fail(f"{key} is an array of arrays, which no model needs")
-    if item == GGUFValueType.STRING:
+    if item == ValueType.STRING:
         n = cursor.count(MAX_STRINGS, 8, f"the length of {key}")
         return cursor.strings(n, key)
     n = cursor.count(MAX_METADATA, _SCALARS[item].itemsize, f"the length of {key}")
     values = np.frombuffer(cursor.take(n * _SCALARS[item].itemsize, key), _SCALARS[item])
-    if item == GGUFValueType.BOOL:
+    if item == ValueType.BOOL:
         if (values > 1).any():
             raise cursor.fail(f"{key} holds a boolean that is neither 0 nor 1")
         return values.astype(np.bool_)
@@ -215,7 +214,7 @@ def _tensor_info(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
 
 
 def _alignment(metadata: dict[str, Value], where: str) -> int:
-    align = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
+    align = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     good = type(align) is int and 0 < align <= MAX_ALIGNMENT and align & (align - 1) == 0
     if not good:
         raise InputError(
@@ -229,6 +228,8 @@ def _format(name: str, kind: int, where: str) -> Format:
     try:
         return by_gguf_type(kind)
     except UnsupportedError:
+        from gguf import GGMLQuantizationType  # slow to import
+
         known = {int(t): t.name for t in GGMLQuantizationType}
         raise UnsupportedError(
             f"tensor {name} is {known.get(kind, f'of unknown type {kind}')}; this version reads "

@@ -6,10 +6,10 @@ import json
 from collections import Counter
 
 import numpy as np
-from gguf import TokenType
 
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.frontends.gguf_meta import Metadata
+from speccc.ir.frontends.gguf_types import TokenType
 from speccc.ir.frontends.pretokenizers import PRETOKENIZERS
 from speccc.ir.tokenizer_spec import TokenizerSpec
 
