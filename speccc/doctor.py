@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from speccc import knobs, user_cache
 from speccc.errors import SpecccError
 from speccc.runtime.cores import cores
+from speccc.scratch import LEAST_FREE
 from speccc.targets.cpu.link import linker
 from speccc.toolchains import TOOLCHAINS, Toolchain
 
@@ -99,6 +101,15 @@ def _cache() -> list[Check]:
     return [Check("cache", ok, f"{path}, {free / (1 << 30):.1f} GiB free", mend)]
 
 
+def _temporary() -> list[Check]:
+    place = tempfile.gettempdir()
+    free = shutil.disk_usage(place).free
+    ok = free >= LEAST_FREE
+    mend = "" if ok else "set TMPDIR to another folder"
+    shown = f"{place}, {free / (1 << 30):.1f} GiB free"
+    return [Check("temporary files", ok, shown, mend, needed=True)]
+
+
 def _linker() -> list[Check]:
     name = linker()
     found = name and shutil.which(name)
@@ -143,6 +154,7 @@ PROBES: dict[str, Callable[[], list[Check]]] = {
     "cpu": _cpu,
     "memory": _memory,
     "cache": _cache,
+    "temporary files": _temporary,
     "linker": _linker,
     "targets": _targets,
     "settings": _settings,

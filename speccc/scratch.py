@@ -81,8 +81,8 @@ def _system_place() -> Path:
     """
     place = Path(tempfile.gettempdir())
     if shutil.disk_usage(place).free < LEAST_FREE:
-        why = f"less than {LEAST_FREE >> 20} MiB free for temporary files; set TMPDIR to a folder"
-        raise OSError(errno.ENOSPC, why, str(place))
+        why = f"less than {LEAST_FREE >> 20} MiB free for temporary files"
+        raise OSError(errno.ENOSPC, f"{why}; set TMPDIR to another folder", str(place))
     return place
 
 

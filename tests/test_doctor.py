@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from speccc.cli import run
 from speccc.doctor import Check, examine
 from speccc.errors import SpecccError
+from speccc.scratch import LEAST_FREE
 from speccc.targets import registry
 from speccc.toolchains import TOOLCHAINS, Toolchain, package, package_and_library, program
 
@@ -55,6 +58,18 @@ def test_a_check_says_what_was_found_or_what_to_do(monkeypatch: pytest.MonkeyPat
     assert (gone.ok, gone.mend, gone.needed) == (False, "apt install xtool", False)
     bad = found_by(Toolchain("x", "runs", broken, "apt install xtool"), monkeypatch)
     assert (bad.ok, bad.detail) == (False, "xtool: does not print its version")
+
+
+@pytest.mark.parametrize("free", [LEAST_FREE - 1, LEAST_FREE])
+def test_a_full_disk_of_temporary_files_is_no_health(
+    free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tempfile.gettempdir())
+    monkeypatch.setattr("speccc.doctor.shutil.disk_usage", lambda _: usage._replace(free=free))
+    (found,) = (c for c in examine() if c.name == "temporary files")
+    assert found.ok == (free >= LEAST_FREE)
+    assert found.ok or found.mend == "set TMPDIR to another folder"
+    assert found.needed
 
 
 def test_the_doctor_shows_all_of_them(
