@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from models import tiny_llama
 from speccc.cli import group, run
 from speccc.cli.group import COMMANDS
 from speccc.errors import InputError, SpecccError
+from speccc.rare_collections import YOUNG, rare_collections
 from speccc.scratch import OWNER, Scratch
 
 Capture = pytest.CaptureFixture[str]
@@ -166,6 +168,30 @@ def test_an_ignored_signal_stays_ignored(name: str) -> None:
     for handler, expected in {"SIG_IGN": 0, "SIG_DFL": ENDS[name][0]}.items():
         done = subprocess.run([sys.executable, "-c", code.format(handler)], timeout=60)
         assert done.returncode == expected
+
+
+def test_a_command_leaves_its_objects_to_the_end_of_the_process() -> None:
+    code = (
+        "import atexit, gc; from speccc.cli import group\n"
+        "group.cli.main = lambda *a, **k: 3\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 1000))\n"
+        "group.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stdout) == (3, b"True\n")
+
+
+def test_collections_are_rare_for_a_while() -> None:
+    def failing() -> None:
+        with rare_collections():
+            assert gc.isenabled()
+            assert gc.get_threshold() == (YOUNG, *before[1:])
+            raise ZeroDivisionError
+
+    before = gc.get_threshold()
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert gc.get_threshold() == before
 
 
 def _wait_for_reader(pid: int) -> None:

@@ -13,6 +13,7 @@ from speccc.cli.spelling import Command
 from speccc.compiled import is_artifact, model_file
 from speccc.errors import InputError
 from speccc.quick_import import without_torch
+from speccc.rare_collections import rare_collections
 from speccc.runtime.destination import artifact_destination
 
 ISAS = ("auto", "avx512vnni", "avxvnni", "avx2", "dotprod", "portable")
@@ -100,7 +101,7 @@ def command(
         weights=weights,
         activations=activations,
     )
-    with output.progress() as report, without_torch():
+    with output.progress() as report, without_torch(), rare_collections():
         manifest = compile_to(source, to, options, report)
     if as_json:
         output.print_json({"artifact": str(to), "bytes": to.stat().st_size, "manifest": manifest})

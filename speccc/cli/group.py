@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import gc
 import importlib
 import os
 import signal
@@ -120,7 +121,9 @@ def main() -> None:
         number = getattr(signal, name, None)  # not every system has all
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)  # what who started us wants ignored stays so
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    gc.freeze()  # memory goes with the process: no look for cycles before
+    sys.exit(code)
 
 
 ENDINGS = {"SIGTERM": "terminated", "SIGHUP": "hung up"}
