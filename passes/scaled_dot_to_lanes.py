@@ -20,7 +20,7 @@ from speccc.ir.expr import Apply, Expr, Fn, Load, LoadBytes, Var
 from speccc.ir.fragment import FoldRows, LaneMap, LaneScan, Workgroup
 from speccc.ir.packed import BLOCK, PANEL, PackedMatrix, level_word
 from speccc.ir.tile import Alloc, Axis, Buf, For, Mem, ScaledDot, Stmt
-from speccc.ir.types import F32, I32
+from speccc.ir.types import F32, I32, U32
 from speccc.passes.scaled_dot_to_fragment import accumulated, block_base
 
 WORD = 4
@@ -207,7 +207,9 @@ def _levels(levels: tuple[int, ...], codes: Expr) -> Expr:
         size = ex.bit_and(ex.shr(level_word(levels), shift), 15)
         sizes = Apply(Fn.OR, (sizes, _binary(Fn.SHL, size, 8 * n)), I32) if n else size
     sign = ex.bit_and(ex.shr(codes, 3), LOW_BITS)
-    return ex.add(Apply(Fn.XOR, (sizes, ex.mul(sign, 255)), I32), sign)
+    # The highest byte takes the product past the largest i32, which C++ gives no meaning.
+    ones = ex.cast(ex.mul(ex.cast(sign, U32), 255), I32)
+    return ex.add(Apply(Fn.XOR, (sizes, ones), I32), sign)
 
 
 def _binary(fn: Fn, a: Expr, b: int) -> Expr:

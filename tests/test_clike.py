@@ -95,8 +95,11 @@ def test_narrow_integers_are_cast_back(dialect: Dialect) -> None:
     kind = dialect.types["i8"]
     assert exprs.render(ex.add(code, 3)) == f"{kind}(code[0] + {kind}(3))"
     assert exprs.render(Const(7, U32)) == "7u"
-    with pytest.raises(UnsupportedError, match=rf"{dialect.name}: a shift of i8"):
-        exprs.render(ex.shr(code, 1))
+    for shift, sign in ((Fn.SHL, "<<"), (Fn.SHR, ">>")):  # of bits, whatever their sign
+        text = exprs.render(ex.Apply(shift, (ex.cast(code, I32), ex.lit(24, I32)), I32))
+        assert text == f"int(uint(int(code[0])) {sign} uint(24))"
+        with pytest.raises(UnsupportedError, match=rf"{dialect.name}: a shift of i8"):
+            exprs.render(ex.Apply(shift, (code, ex.lit(1, I8)), I8))
     with pytest.raises(UnsupportedError, match=rf"{dialect.name}: no bit cast from i8 to f32"):
         exprs.render(ex.Apply(Fn.BITCAST, (code,), F32))
 
@@ -126,7 +129,7 @@ INTEGERS = st.recursive(
 def test_no_operator_binds_by_precedence(dialect: Dialect, e: Expr, a: int, b: int) -> None:
     """Read with Python's precedence, which differs from C's, the text has the same value."""
     text = Exprs(dialect, Names(dialect.reserved)).render(e)
-    names = {"a": a, "b": b}
+    names = {"a": a, "b": b, "int": int, "uint": int}
     env = {A: np.asarray(a, object), B: np.asarray(b, object)}
     assert eval(text.replace("/", "//"), {}, names) == _value(e, env)
 

@@ -19,6 +19,7 @@ NUMBERS = """
     uint group_count [[threadgroups_per_grid]]"""
 MEET = "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);"
 ORDERS = (0, 1, 5)
+NO_MEANING = r"invocation \d+ does what C\+\+ gives no meaning"
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +104,32 @@ def test_a_number_lies_at_a_multiple_of_its_size(
     text = kernel(f"int n = int(thread_number); y[n] = *(device const float*)(x + {at});", *params)
     x = floats(80)
     if wrong:
-        with pytest.raises(StandInError, match="exit status"):
+        with pytest.raises(StandInError, match=NO_MEANING):
             run(machine, text, x.view(np.uint8), floats())
         return
     np.testing.assert_array_equal(run(machine, text, x.view(np.uint8), floats())[1], x[:64])
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        ("n << 24", False),
+        ("(n - 9) << 24", True),
+        ("(n + (1 << 24)) * 255", True),
+        ("int(uint(n + (1 << 24)) * 255u)", False),
+        ("1 << (n + 1)", True),
+        ("n / (n - 40)", True),
+        ("int(x[n] * 1e30f)", True),
+    ],
+)
+def test_arithmetic_has_a_meaning(machine: MetalStandIn, value: str, wrong: bool) -> None:
+    """An optimizer may take it that a product of two signed numbers does not overflow."""
+    text = kernel(f"int n = int(thread_number); y[n] = float({value});", *FLOATS)
+    if wrong:
+        with pytest.raises(StandInError, match=NO_MEANING):
+            run(machine, text, floats(), floats())
+    else:
+        run(machine, text, floats(), floats())
 
 
 def test_threadgroups_may_not_meet(machine: MetalStandIn) -> None:

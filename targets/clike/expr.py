@@ -24,7 +24,6 @@ INFIX = {
     Fn.AND: "&",
     Fn.OR: "|",
     Fn.XOR: "^",
-    Fn.SHL: "<<",
     Fn.LT: "<",
     Fn.LE: "<=",
     Fn.EQ: "==",
@@ -166,12 +165,13 @@ def _is_half(e: Expr) -> bool:
     return isinstance(e, Apply) and e.fn is Fn.CAST and e.args[0].dtype == F16
 
 
-def _shift_right(r: Exprs, e: Apply) -> str:
+def _shift(r: Exprs, e: Apply) -> str:
+    """Of bits: C++ before 20 has no left shift of a negative number, nor a logical right one."""
     kind = e.args[0].dtype
-    text = f"uint({r.render(e.args[0])}) >> uint({r.render(e.args[1])})"
     if kind.bits < NARROW:
         raise UnsupportedError(f"{r.dialect.name}: a shift of {kind}; cast it to 32 bits first")
-    return f"{r.type(e.dtype)}({text})"
+    value, by = (r.render(a) for a in e.args)
+    return f"{r.type(e.dtype)}(uint({value}) {_SHIFTS[e.fn]} uint({by}))"
 
 
 def _bitcast(r: Exprs, e: Apply) -> str:
@@ -191,9 +191,10 @@ def _negate(r: Exprs, e: Apply) -> str:
 
 
 _CONVERSIONS = (Fn.CAST, Fn.BITCAST)
+_SHIFTS = {Fn.SHL: "<<", Fn.SHR: ">>"}
 _SPECIAL: dict[Fn, Callable[[Exprs, Apply], str]] = {
     Fn.CAST: _cast,
-    Fn.SHR: _shift_right,
+    **dict.fromkeys(_SHIFTS, _shift),
     Fn.BITCAST: _bitcast,
     Fn.SELECT: _select,
     Fn.NEG: _negate,

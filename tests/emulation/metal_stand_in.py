@@ -25,12 +25,12 @@ HERE = Path(__file__).parent / "metal"
 COMPILERS = ("g++", "clang++", "c++")
 # What the texts' pragmas say to Metal's compiler, the flags say to this one.
 FLAGS = ("-std=c++17", "-ffp-contract=off", "-Wno-attributes", "-Wno-unknown-pragmas")
-# An optimizer may read early what it might not need, which would look like a race. A number that
-# does not lie at a multiple of its size ends the program.
+# An optimizer may read early what it might not need, which would look like a race. What C++ gives
+# no meaning (an overflow, a wrong shift, a number at no multiple of its size) ends the program.
 AS_WRITTEN = (
     "-O0",
     "-fsanitize=thread",
-    "-fsanitize=alignment",
+    "-fsanitize=undefined,float-cast-overflow",
     "-fsanitize-undefined-trap-on-error",
 )
 NUMBERS = {

@@ -2,12 +2,14 @@
 // simdgroup does something together. Every access to memory is watched: races between invocations
 // with no barrier between them and between threadgroups, reads of what nobody wrote, accesses
 // outside a buffer. The kernel's text is compiled with -fsanitize=thread and linked with these
-// hooks instead of that sanitizer's library.
+// hooks instead of that sanitizer's library. A trap is what -fsanitize=undefined makes of arithmetic
+// and addresses that C++ gives no meaning.
 //
 // Standard input: int32 threadgroups, simdgroups, order, buffers; for each buffer int64 bytes and
 // int32 its kind; the contents of those that are given here. Standard output: the contents of those
 // that may be written, afterwards. Arguments: the buffers' names, a colon, and the file that holds a
 // constant one. Exit status 3 and a line on standard error when the kernel errs.
+#include <csignal>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -263,7 +265,10 @@ extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_init() {}
 
+void trapped(int) { fail("invocation %d does what C++ gives no meaning", running); }
+
 int main(int, char** argv) {
+    signal(SIGILL, trapped), signal(SIGTRAP, trapped);
     groups = take<int32_t>();
     int invocations = take<int32_t>() * LANES, how = take<int32_t>(), count = take<int32_t>();
     take_buffers(count, argv + 1);

@@ -1,5 +1,5 @@
 // ffn_down for Metal, metal:m4, f16*f16->f32 8x8x8, 2 subgroups of 32.
-// sha256 of what follows: d82f830b048e2817
+// sha256 of what follows: 6f311003e553d0e0
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 #pragma METAL fp math_mode(safe)
@@ -173,7 +173,7 @@ kernel void ffn_down(
                         int q = e % 8;
                         int i = e / 8 % (min(m - (row_tile * 32), 32));
                         int u = e / 8 / (min(m - (row_tile * 32), 32));
-                        int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)]) << 24);
+                        int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << uint(8)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << uint(16)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)])) << uint(24)));
                         x_words[(((u * 4) + i) * 8) + q] = value;
                     }
                     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);

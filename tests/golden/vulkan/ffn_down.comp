@@ -1,6 +1,6 @@
 #version 450
 // ffn_down for Vulkan, i8*i8->i32 16x16x16, 2 subgroups of 32.
-// sha256 of what follows: 5c26a81110c68527
+// sha256 of what follows: 28404985cc8de4ba
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -157,7 +157,7 @@ void main() {
                         int q = e % 8;
                         int i = e / 8 % (min(m - (row_tile * 32), 32));
                         int u = e / 8 / (min(m - (row_tile * 32), 32));
-                        precise int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | ((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << 8)) | ((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << 16)) | (int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)]) << 24);
+                        precise int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << uint(8)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << uint(16)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)])) << uint(24)));
                         x_words[(((u * 8) + i) * 8) + q] = value;
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
