@@ -5,7 +5,9 @@ The folder appears whole or not at all: everything is written beside it and rena
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -102,7 +104,7 @@ def emit_to(
         with _writing(folder):
             _write_json(made / LAUNCH_PLAN, document(rendered))
             _write_json(made / REPORT, report)
-            _publish(made, destination, work / "old")
+            _publish(made, destination, work)
     return report
 
 
@@ -357,17 +359,28 @@ def _write_json(path: Path, value: Document) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _publish(made: Path, destination: Path, aside: Path) -> None:
-    """`made` becomes `destination`; what was there goes aside, and comes back if that fails."""
+def _publish(made: Path, destination: Path, work: Path) -> None:
+    """`made` becomes `destination`; what was there goes aside, and comes back if that fails.
+
+    Other emits may do so at the same time: the last one's stays.
+    """
     made.chmod(0o755)
-    if not destination.exists():
-        made.rename(destination)
-        return
-    try:
-        destination.rename(aside)
-        made.rename(destination)
-    except BaseException:
-        # Also for Ctrl-C: what is aside goes with the temporary folder.
-        if aside.exists() and not destination.exists():
-            aside.rename(destination)
-        raise
+    for turn in itertools.count():
+        aside = work / f"old-{turn}"
+        try:
+            if destination.exists():
+                destination.rename(aside)
+            made.rename(destination)
+        except BaseException as error:
+            # Also for Ctrl-C: what is aside goes with the temporary folder.
+            if aside.exists() and not destination.exists():
+                aside.rename(destination)
+            overtaken = isinstance(error, OSError) and error.errno in OVERTAKEN
+            if not (overtaken and made.exists()):
+                raise
+        else:
+            return
+
+
+OVERTAKEN = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
+"""What a rename says when another emit came first."""

@@ -324,6 +324,34 @@ def test_an_interrupt_while_folders_change_places_loses_neither(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize(("before", "there"), [(0, False), (0, True), (1, True)])
+def test_the_last_of_two_emits_stays(
+    before: int, there: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one publishes, or has put the older folder aside, before each of our renames."""
+    out = tmp_path / "out"
+    if there:
+        emit_to(model, TextTarget(steps={}), out, EmitOptions())
+    rename, calls = Path.rename, []
+
+    def late(self: Path, to: Path) -> Path:
+        if to.name == OWNER or len(calls) > before:
+            return rename(self, to)
+        calls.append(to)
+        if len(calls) == before + 1:
+            if out.exists():
+                rename(out, tmp_path / "aside")
+            else:
+                emit_to(model, TextTarget(steps={}), out, EmitOptions())
+        return rename(self, to)
+
+    monkeypatch.setattr(emit.Path, "rename", late)
+    emit_to(model, TextTarget(), out, EmitOptions())
+    assert len(calls) == before + 1
+    assert {p.name for p in tmp_path.iterdir()} <= {"out", "aside"}
+    assert list((out / KERNELS).glob("*.up"))
+
+
 EMIT = """
 import sys
 from pathlib import Path
