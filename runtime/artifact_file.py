@@ -16,6 +16,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ MAX_MANIFEST = 64 << 20
 MAX_ENTRIES = 4096
 SEAL = hashlib.sha256().digest_size
 _LOCAL = struct.Struct("<4s5H3I2H")
+_LOCAL_CRC = 14
+"""Where a local header has the CRC-32 of its entry."""
 _PAD_ID = 0xD935  # the id that Android's zipalign uses for padding
 # What zipfile and the checks below raise for a file that is not as it should be.
 _DAMAGE = (OSError, ValueError, zipfile.BadZipFile, struct.error, RuntimeError, EOFError,
@@ -90,19 +93,22 @@ def write_entries(
 
     Returns the manifest as written. InputError when the folder cannot be written or is full.
     """
-    sealed = {
-        **manifest,
-        "schema": SCHEMA,
-        "entries": {
-            name: {"size": len(raw), "sha256": hashlib.sha256(_view(raw)).hexdigest()}
-            for name, raw in data.items()
-        },
-    }
+    entries = {name: {"size": len(raw), "sha256": "0" * 2 * SEAL} for name, raw in data.items()}
+    sealed = {**manifest, "schema": SCHEMA, "entries": entries}
     try:
-        with _published(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as out:
-            _add(out, MANIFEST, json.dumps(sealed, indent=1, allow_nan=False).encode())
+        with (
+            _published(path) as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as out,
+            ThreadPoolExecutor(1) as beside,
+        ):
+            # Entries are written while their hashes, in the manifest before them, are computed.
+            hashes = beside.map(lambda raw: hashlib.sha256(_view(raw)).hexdigest(), data.values())
+            _add(out, MANIFEST, _manifest_text(sealed))
             for name, raw in data.items():
                 _add(out, name, raw)
+            for entry, digest in zip(entries.values(), hashes, strict=True):
+                entry["sha256"] = digest
+            _rewrite(file, out.getinfo(MANIFEST), _manifest_text(sealed))
             _seal(out, file)
     except OSError as e:
         raise InputError(f"cannot be written ({e.strerror or e})", where=str(path)) from e
@@ -172,6 +178,24 @@ def _frame_hash(file: IO[bytes], spans: Iterable[tuple[int, int]], total: int) -
         out.update(file.read(start - at))
         at = start + size
     return out.digest()
+
+
+def _manifest_text(manifest: dict[str, Any]) -> bytes:
+    return json.dumps(manifest, indent=1, allow_nan=False).encode()
+
+
+def _rewrite(file: IO[bytes], info: zipfile.ZipInfo, raw: bytes) -> None:
+    """Other bytes, as many, for an entry of an archive that is not closed yet."""
+    if len(raw) != info.file_size:
+        raise ValueError(f"{info.filename}: {len(raw)} bytes in the place of {info.file_size}")
+    end = file.tell()
+    start = _data_offset(file, info)
+    info.CRC = zlib.crc32(raw)  # as the directory will have it
+    file.seek(info.header_offset + _LOCAL_CRC)
+    file.write(struct.pack("<I", info.CRC))
+    file.seek(start)
+    file.write(raw)
+    file.seek(end)
 
 
 def _view(raw: bytes | Bytes) -> memoryview:

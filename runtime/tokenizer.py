@@ -105,7 +105,7 @@ class Tokenizer:
         engine, rows = self._parse_special, self.spec.vocab_size
         size = engine.get_vocab_size(with_added_tokens=True)
         near = range(min(rows, 2 * size))  # an artifact may claim any number of rows
-        if sum(engine.id_to_token(i) is not None for i in near) == size:
+        if len(near) - list(map(engine.id_to_token, near)).count(None) == size:
             return  # the usual case, without a copy of the vocabulary
         top = max(engine.get_vocab(with_added_tokens=True).values(), default=-1)
         if top >= rows:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import errno
 import functools
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -100,6 +102,28 @@ def test_entries_start_on_pages_and_read_back(tmp_path: Path) -> None:
     at = bytes(base).find(b"x" * 5000)
     assert at % PAGE == 0
     assert zipfile.ZipFile(tmp_path / "f").testzip() is None
+
+
+def test_an_artifact_is_as_if_written_in_order(tmp_path: Path) -> None:
+    """Hashes are computed beside the writing; nobody sees that in the file."""
+    data = {"a": b"x" * 5000, "b": b"", "c/d": np.arange(1 << 18, dtype=np.uint8)}
+    manifest = write_entries(tmp_path / "f", {"n": 1}, data)
+    for name, raw in data.items():
+        facts = {"size": len(raw), "sha256": hashlib.sha256(bytes(raw)).hexdigest()}
+        assert manifest["entries"][name] == facts
+    with (tmp_path / "g").open("w+b") as file, zipfile.ZipFile(file, "w") as out:
+        artifact_file._add(out, MANIFEST, json.dumps(manifest, indent=1).encode())
+        for name, raw in data.items():
+            artifact_file._add(out, name, raw)
+        artifact_file._seal(out, file)
+    assert (tmp_path / "f").read_bytes() == (tmp_path / "g").read_bytes()
+
+
+def test_a_manifest_of_another_size_is_not_written_over(tmp_path: Path) -> None:
+    with (tmp_path / "f").open("w+b") as file, zipfile.ZipFile(file, "w") as out:
+        artifact_file._add(out, MANIFEST, b"{}")
+        with pytest.raises(ValueError, match="3 bytes in the place of 2"):
+            artifact_file._rewrite(file, out.getinfo(MANIFEST), b"{ }")
 
 
 def test_truncated_anywhere_is_refused(artifact: Path) -> None:

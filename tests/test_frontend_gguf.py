@@ -113,6 +113,20 @@ def test_header_equals_the_gguf_package(tmp_path: Path) -> None:
         assert (ours.start, ours.end - ours.start) == (tensor.data_offset, tensor.n_bytes)
 
 
+@pytest.mark.parametrize("window", [1, 9, 100, 5000])
+def test_strings_are_read_across_windows(
+    window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any length beside the window's, empty ones and those of several bytes a character too."""
+    texts = ["", "ab" * 60, "\u2581\u0120", "", "x", "\U0001f600" * 9, ""] * 3
+    path = tiny_llama(tmp_path, extra={"general.tags": texts})
+    data = np.fromfile(path, np.uint8)
+    whole = read_header(data, "x")
+    monkeypatch.setattr("speccc.ir.frontends.gguf_header.WINDOW", window)
+    assert read_header(data, "x").metadata["general.tags"] == texts
+    assert read_header(data, "x").tensors == whole.tensors
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"), [(ValueType, gguf.GGUFValueType), (TokenType, gguf.TokenType)]
 )
