@@ -139,10 +139,10 @@ def resolve_isa(name: str) -> str:
 
 def resolve_target(name: str) -> str:
     """The target a name means: of a bare backend, the device here. UnsupportedError for none."""
-    from speccc.device_here import check_target, device_target
-
     if name == "cpu":
         return name
+    from speccc.device_here import check_target, device_target
+
     check_target(name)
     return device_target(name).name
 

@@ -138,9 +138,9 @@ def _build(
     program = (subject.plan, subject.arena, subject.bounds)
     if device is None:
         return build_step(*program, schedules, subject.isa, open_kernel_cache())
-    return build_device_step(device, *program, tell)
-
     from speccc.device_step import build_device_step
+
+    return build_device_step(device, *program, tell)
 
 
 def tunable(path: Path, options: CompileOptions, progress: Progress | None = None) -> Subject:
@@ -256,12 +256,12 @@ def _device(options: CompileOptions) -> Target | None:
     """The device target, None for the CPU; UnsupportedError for one that this version lacks."""
     if options.target == "cpu":
         return None
-    if options.isa != "auto":
-        raise UnsupportedError(f"--isa {options.isa}: it is for --target cpu; drop one of them")
-    return device_target(options.target)
     from speccc.device_here import check_target, device_target  # all GPU targets: 50 ms
 
     check_target(options.target)
+    if options.isa != "auto":
+        raise UnsupportedError(f"--isa {options.isa}: it is for --target cpu; drop one of them")
+    return device_target(options.target)
 
 
 def _check_memory(spec: StepSpec, lowered: Lowered, isa: Isa, context: int) -> None:
@@ -405,12 +405,12 @@ def _verify_cost(made: _Made, cost: VerifyTable | None) -> dict[str, Any]:
         return {"verify_ms": cost.planned, "verify_cost": cost.document()}
     if made.device is None or not made.options.measure:
         return {"verify_ms": {}, "verify_cost": {}}
+    from speccc.expected_cost import expected_document, expected_ms
+
     profile = made.device.profile
     traffic = step_traffic(made.lowered.weights, EMBEDDING, HEAD)
     ms = expected_ms(profile, traffic, made.options.activations)
     times = {str(m): round(t, 6) for m, t in ms.items()}
-    from speccc.expected_cost import expected_document, expected_ms
-
     return {"verify_ms": times, "verify_cost": expected_document(profile, ms)}
 
 
