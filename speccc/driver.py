@@ -25,6 +25,7 @@ from speccc.kernel_cache import open_kernel_cache
 from speccc.memory_plan import (
     available_memory,
     check_fits,
+    check_product,
     longest_context,
     plan_memory,
     step_traffic,
@@ -178,7 +179,7 @@ def _front(path: Path, options: CompileOptions, isa: Isa, times: _Times, tell: P
     # Scratch is known only from the code, which takes long to make: ask about the rest before it.
     early = Signature((), arena.elements, dict.fromkeys(SCRATCH, 0), ())
     spec = parse_step(_step(source, lowered, early))
-    _check_memory(spec, lowered, isa, context)
+    _check_memory(spec, lowered, isa, context, options.target)
     times.lap("lower")
     packed = pack_weights(lowered.weights, source.weights, lambda n, of: tell("pack", n, of))
     times.lap("pack")
@@ -264,9 +265,14 @@ def _device(options: CompileOptions) -> Target | None:
     return device_target(options.target)
 
 
-def _check_memory(spec: StepSpec, lowered: Lowered, isa: Isa, context: int) -> None:
-    if runs_here(isa):
-        check_fits(spec, _weight_bytes(lowered), context, cores())
+def _check_memory(spec: StepSpec, lowered: Lowered, isa: Isa, context: int, target: str) -> None:
+    weights = _weight_bytes(lowered)
+    if target != "cpu":
+        from speccc.targets.devices import profile
+
+        check_product(spec, weights, context, profile(target))
+    elif runs_here(isa):
+        check_fits(spec, weights, context, cores())
 
 
 def _weight_bytes(lowered: Lowered) -> int:

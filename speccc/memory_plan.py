@@ -1,4 +1,7 @@
-"""Exactly how much memory a session takes, and the longest context that fits this machine."""
+"""Exactly how much memory a session takes, and the longest context that fits this machine.
+
+And whether it fits the product that is compiled for, of which only the memory's size is known.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from speccc.runtime.step_spec import CACHES, INPUTS, SCALES
 
 if TYPE_CHECKING:
     from speccc.passes.weight_layout import WeightLayout
+    from speccc.targets.devices.profile import Profile
 
 SYSTEM = Path("/")
 """Where /proc and /sys hang: tests put others there."""
@@ -118,6 +122,36 @@ def check_fits(
     raise InputError(
         f"a context of {context} needs {megabytes(need)}, {megabytes(room)} are available: {mend}"
     )
+
+
+def check_product(spec: StepSpec, weights: int, context: int, profile: Profile) -> None:
+    """InputError when a session would not fit into the memory of a profile's product.
+
+    Nor may the weights be more than this machine can pack. What is not known is not asked.
+    """
+    here = available_memory()
+    if here is not None and weights > here:
+        what = f"packing its weights takes {megabytes(weights)}, {megabytes(here)} are available"
+        raise InputError(f"{what}: free some memory")
+    product = profile.device
+    if product is None or product.memory is None:
+        return
+    room = product.memory.value
+    need = plan_memory(spec, weights, context, 1).total
+    if need <= room:
+        return
+    longest = longest_context(spec, weights, 1, context, room)
+    mend = f"give -c {longest} or less" if longest else "take a product with more"
+    raise InputError(
+        f"a context of {context} needs {gibibytes(need)}, {product.title} has {gibibytes(room)}: "
+        f"{mend}, or --target {profile.arch} for one that has",
+        where=f"--target {profile.name}",
+    )
+
+
+def gibibytes(count: int) -> str:
+    """Bytes as GiB, as the memory of cards is counted."""
+    return f"{count / (1 << 30):.1f} GiB"
 
 
 def megabytes(count: int) -> str:

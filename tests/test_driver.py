@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError, UnsupportedError
 from speccc.runtime.artifact_file import read_entries
 from speccc.targets.cpu.target import CpuTarget
+from speccc.targets.devices import DEVICES, PROFILES
+from speccc.targets.devices.profile import Fact
 
 TINY = Tiny(layers=2, hidden=32, heads=2, kv_heads=1, ffn=32)
 SPEC = Spec(TINY, "f32")
@@ -114,6 +117,26 @@ def test_what_does_not_fit_is_refused_before_it_is_built(
     with pytest.raises(InputError, match=r"a context of 1024 needs .* give -c \d+ or less"):
         compile_to(model_file(SPEC, tmp_path), tmp_path / "o", CompileOptions())
     assert not (tmp_path / "o").exists()
+
+
+def test_what_does_not_fit_the_product_is_refused_before_it_is_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(DEVICES["m4pro"], memory=Fact(400_000, "https://example.org"))
+    monkeypatch.setitem(PROFILES, "metal:m4pro", replace(PROFILES["metal:m4pro"], device=small))
+    monkeypatch.setattr(driver, "pack_weights", lambda *_: pytest.fail("packed"))
+    path, options = model_file(SPEC, tmp_path), CompileOptions(target="metal:m4pro")
+    with pytest.raises(InputError, match=r"metal:m4pro: a context of 1024 needs .* give -c \d+"):
+        compile_to(path, tmp_path / "o", options)
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_context_that_only_the_product_holds_is_compiled_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_plan, "available_memory", lambda: 400_000)
+    path, options = model_file(SPEC, tmp_path), CompileOptions(target="metal:m4pro")
+    assert compile_to(path, tmp_path / "o", options)["target"] == "metal:m4pro"
 
 
 @pytest.mark.usefixtures("unbuilt")

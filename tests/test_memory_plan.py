@@ -16,9 +16,11 @@ from speccc import memory_plan
 from speccc.api import Model, load
 from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError
-from speccc.memory_plan import available_memory, longest_context, plan_memory
+from speccc.memory_plan import available_memory, check_product, longest_context, plan_memory
 from speccc.runtime.session import CpuSession
 from speccc.runtime.step_spec import read_step
+from speccc.targets.devices import ARCHS
+from speccc.targets.devices.profile import Device, Fact, Profile
 
 SPEC = Spec(Tiny(layers=1, hidden=32, heads=2, kv_heads=1, ffn=32), "f32")
 WIDE = Spec(Tiny(seed=3, head_dim=64, kv_heads=1), "q8_0", "i8")
@@ -76,6 +78,34 @@ def test_a_session_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch)
         model.session(context=16)
     monkeypatch.setattr(memory_plan, "available_memory", lambda: None)
     model.session(context=1024)
+
+
+def card(memory: int | None) -> Profile:
+    known = None if memory is None else Fact(memory, "https://example.org")
+    return Profile(ARCHS["cuda:sm_86"], Device("card", "Card 1", ("cuda:sm_86",), memory=known))
+
+
+def test_a_session_that_does_not_fit_the_product_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever this machine has: it is not where the session will run."""
+    spec = read_step(compiled(SPEC)._entries)
+    monkeypatch.setattr(memory_plan, "available_memory", lambda: 2000)
+    need = plan_memory(spec, 1000, 1024, 1).total
+    for room in (need, None):
+        check_product(spec, 1000, 1024, card(room))
+    check_product(spec, 1000, 1024, Profile(ARCHS["cuda:sm_86"]))
+    says = (
+        r"^--target cuda:card: a context of 1024 needs .* GiB, Card 1 has .* GiB: "
+        r"give -c (\d+) or less, or --target cuda:sm_86 for one that has$"
+    )
+    with pytest.raises(InputError, match=says) as caught:
+        check_product(spec, 1000, 1024, card(need - 1))
+    check_product(spec, 1000, int(str(caught.value).split("-c ")[1].split()[0]), card(need - 1))
+    with pytest.raises(InputError, match="take a product with more, or --target cuda:sm_86"):
+        check_product(spec, 1000, 1024, card(1000))
+    with pytest.raises(InputError, match=r"packing its weights takes 0.0 MB, 0.0 MB are available"):
+        check_product(spec, 2001, 1024, card(need))
 
 
 def system(root: Path, files: dict[str, str]) -> Path:
