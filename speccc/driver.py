@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from speccc.beside import Beside
 from speccc.build_step import build_step
 from speccc.errors import InputError, UnsupportedError
 from speccc.ir.build_llama import build_llama, weight_types
@@ -114,7 +115,10 @@ def compile_to(
     if options.dump is not None and options.dump.exists() and not options.dump.is_dir():
         raise InputError("is not a folder; name one with --dump", where=str(options.dump))
     times = _Times()
-    front = _front(path, options, isa, times, tell)
+    source = _read(path, options, times, tell)
+    hashing = Beside(source.fingerprint)
+    front = _front(source, options, isa, times, tell)
+    fingerprint = hashing.result()  # before anything is timed
     schedules: Schedules = {}
     if device is None:
         schedules = _schedules(front.subject, options, times, tell)
@@ -124,7 +128,7 @@ def compile_to(
         _dump(options.dump, built, front.lowered)
     times.lap("build")
     tell("build", 1, 1)
-    made = _Made(front, options, isa, schedules, built, device)
+    made = _Made(front, fingerprint, options, isa, schedules, built, device)
     cost = _measure(made, times, tell)
     tell("write", 0, 1)
     manifest = write_entries(output, _manifest(made, times, cost), made.entries())
@@ -147,7 +151,8 @@ def _build(
 def tunable(path: Path, options: CompileOptions, progress: Progress | None = None) -> Subject:
     """A model's step, ready to be tuned. InputError as for `compile_to`."""
     tell = progress or (lambda what, done, total: None)
-    return _front(path, options, _check(options), _Times(), tell).subject
+    isa, times = _check(options), _Times()
+    return _front(_read(path, options, times, tell), options, isa, times, tell).subject
 
 
 @dataclass(frozen=True)
@@ -160,17 +165,25 @@ class _Front:
     subject: Subject
 
 
-def _front(path: Path, options: CompileOptions, isa: Isa, times: _Times, tell: Progress) -> _Front:
+def _read(path: Path, options: CompileOptions, times: _Times, tell: Progress) -> ModelSource:
+    """A checked model, its weights in the format that was asked for."""
     tell("read", 0, 1)
     source = open_model(path)
     Tokenizer(source.tokenizer, str(path))
-    context = _context(source, options.context)
+    _context(source, options.context)
     times.lap("read")
     tell("read", 1, 1)
     if options.weights is not None:
         report = functools.partial(tell, "requantize")
         source = requantized(source, options.weights, report)
         times.lap("requantize")
+    return source
+
+
+def _front(
+    source: ModelSource, options: CompileOptions, isa: Isa, times: _Times, tell: Progress
+) -> _Front:
+    context = _context(source, options.context)
     graph = final_graph(source, options, times, tell)
     lowering = LowerGraph(options.kv, MOST_TOP, activations=options.activations)
     lowered = lower_for(options.target, lowering, graph)
@@ -204,6 +217,7 @@ class _Made:
     """Everything that goes into the artifact."""
 
     front: _Front
+    fingerprint: str
     options: CompileOptions
     isa: Isa
     schedules: Schedules
@@ -384,7 +398,7 @@ def _manifest(made: _Made, times: _Times, cost: VerifyTable | None) -> dict[str,
     config = asdict(source.config)
     element = kv.dtype.nbytes + (4 / kv.group if kv.dtype.name == "i8" else 0)
     return {
-        "model": {"name": source.config.name, "fingerprint": source.fingerprint(), **config},
+        "model": {"name": source.config.name, "fingerprint": made.fingerprint, **config},
         "formats": _formats(source),
         "weights": options.weights,
         "activations": options.activations,

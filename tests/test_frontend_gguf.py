@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import tracemalloc
 from enum import IntEnum
@@ -97,6 +98,16 @@ def test_fingerprint_sees_every_byte(tmp_path: Path) -> None:
     data[-1] ^= 1
     path.write_bytes(data)
     assert open_model(path).fingerprint() != before
+
+
+@pytest.mark.parametrize("piece", [1000, 1 << 25])
+def test_a_fingerprint_is_of_names_and_contents(
+    piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("speccc.ir.frontends.source.PIECE", piece)
+    path = tiny_llama(tmp_path)
+    whole = path.name.encode() + b"\0" + path.read_bytes()
+    assert open_model(path).fingerprint() == hashlib.sha256(whole).hexdigest()
 
 
 def test_header_equals_the_gguf_package(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from speccc.ir.formats import Format
 from speccc.ir.tokenizer_spec import TokenizerSpec
 
 ROPE_FREQS = "rope_freqs.weight"
+PIECE = 1 << 25
+"""Bytes hashed at a time: a thread beside others has to wait for the interpreter after each."""
 EMBEDDING = "token_embd.weight"
 HEAD = "output.weight"
 
@@ -95,12 +97,12 @@ class ModelSource:
 
     def fingerprint(self) -> str:
         """SHA-256 in hex over the names and contents of the model's files."""
-        total = hashlib.sha256()
+        total, piece = hashlib.sha256(), np.empty(PIECE, np.uint8)
         for file in self.files:
             total.update(file.name.encode() + b"\0")
-            with file.open("rb") as stream:
-                while chunk := stream.read(1 << 22):
-                    total.update(chunk)
+            with file.open("rb", buffering=0) as stream:
+                while count := stream.readinto(piece):
+                    total.update(piece[:count])
         return total.hexdigest()
 
 
