@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import pytest
+from emulation.require import require
 from models import tiny_llama
 
 from speccc.cli import group, run
@@ -179,6 +180,16 @@ def test_a_command_leaves_its_objects_to_the_end_of_the_process() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=60)
     assert (done.returncode, done.stdout) == (3, b"True\n")
+
+
+def test_a_command_that_builds_with_triton_says_nothing_of_leaks(tmp_path: Path) -> None:
+    require("triton")
+    model = tiny_llama(tmp_path, fmt="q4_1")
+    words = ["emit", str(model), "--target", "cuda:sm_90", "-o", str(tmp_path / "out")]
+    done = subprocess.run(
+        [sys.executable, "-m", "speccc", *words], capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_collections_are_rare_for_a_while() -> None:

@@ -122,10 +122,13 @@ def main() -> None:
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)  # what who started us wants ignored stays so
     code = run(sys.argv[1:])
-    gc.freeze()  # memory goes with the process: no look for cycles before
+    if TELLS_OF_CYCLES not in sys.modules:
+        gc.freeze()  # memory goes with the process: no look for cycles before
     sys.exit(code)
 
 
+TELLS_OF_CYCLES = "triton"
+"""Its bindings call what a last look for cycles would have found leaked, on stderr."""
 ENDINGS = {"SIGTERM": "terminated", "SIGHUP": "hung up"}
 _INTERRUPTED = "interrupted", INTERRUPTED
 
