@@ -97,7 +97,7 @@ class ModelSource:
 
     def fingerprint(self) -> str:
         """SHA-256 in hex over the names and contents of the model's files."""
-        total, piece = hashlib.sha256(), np.empty(PIECE, np.uint8)
+        total, piece = hashlib.sha256(), np.empty(PIECE, np.uint8).data
         for file in self.files:
             total.update(file.name.encode() + b"\0")
             with file.open("rb", buffering=0) as stream:
