@@ -31,6 +31,7 @@ from speccc.ir.frontends import ROPE_FREQS, open_model
 from speccc.ir.frontends.safetensors_header import read_file
 from speccc.ir.minifloat import MINIFLOATS
 from speccc.ir.types import E4M3
+from speccc.runtime.devices import launch_plan
 from speccc.runtime.tokenizer import Tokenizer
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -295,6 +296,14 @@ def test_refuses_pickles(tmp_path: Path) -> None:
         (folder / name).write_bytes(pickle.dumps({}))
         refused(folder, f"holds {name}, a pickle")
         (folder / name).unlink()
+
+
+def test_says_what_a_folder_without_weights_may_be(tmp_path: Path) -> None:
+    for name in ("b.gguf", "a.gguf"):
+        (tmp_path / name).touch()
+    refused(tmp_path, r"index.json; name a GGUF file in it, as a\.gguf$")
+    (tmp_path / launch_plan.FILE).touch()
+    refused(tmp_path, "it is what `speccc emit` wrote: name the model$")
 
 
 def test_refuses_odd_tensors(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from speccc.ir.frontends.source import ROPE_FREQS, ModelConfig, ModelSource, Wei
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+EMITTED = "launch-plan.json"
+"""A file of folders that hold kernels, as `runtime.devices.launch_plan` calls it."""
 _PARTS = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -83,7 +85,15 @@ def _weight_files(folder: Path) -> dict[str, set[str] | None]:
             "convert the model to safetensors",
             where=where,
         )
-    raise InputError(f"lacks {SINGLE} and {INDEX}", where=where)
+    raise InputError(f"lacks {SINGLE} and {INDEX}{_instead(folder)}", where=where)
+
+
+def _instead(folder: Path) -> str:
+    """What may have been meant by a folder without such weights."""
+    if (folder / EMITTED).exists():
+        return "; it is what `speccc emit` wrote: name the model"
+    files = sorted(p.name for p in folder.glob("*.gguf"))
+    return f"; name a GGUF file in it, as {files[0]}" if files else ""
 
 
 def _indexed(index: Path) -> dict[str, set[str] | None]:
