@@ -66,6 +66,10 @@ class Format:
     levels: tuple[int, ...] = ()
     row_scale: bool = False
 
+    def __hash__(self) -> int:
+        # Types of all weights hold a format: its expressions would be hashed again each time.
+        return hash(self.name)
+
     @property
     def quantized(self) -> bool:
         """Whether elements are codes with a scale."""

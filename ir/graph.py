@@ -77,6 +77,11 @@ def node(op: Op, inputs: Iterable[Value] = (), *, origin: str = "") -> Node:
     return found
 
 
+def on_inputs(old: Node, inputs: tuple[Value, ...]) -> Node:
+    """The interned node of `old`'s op on `inputs`: itself where they are its own."""
+    return old if inputs == old.inputs else node(old.op, inputs)
+
+
 def apply(op: Op, *inputs: Value, origin: str = "") -> Value:
     """The first result of `op` on `inputs`."""
     return Value(node(op, inputs, origin=origin))
@@ -182,7 +187,7 @@ def substitute(wanted: tuple[Value, ...], known: dict[Value, Value]) -> tuple[Va
             stack.append((at, True))
             stack.extend((v, False) for v in reversed(at.node.inputs) if v not in known)
             continue
-        made = node(at.node.op, (known[v] for v in at.node.inputs))
+        made = on_inputs(at.node, tuple(known[v] for v in at.node.inputs))
         add_origins(made, at.node)
         for i in range(len(made.outs)):
             known.setdefault(Value(at.node, i), Value(made, i))

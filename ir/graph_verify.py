@@ -37,11 +37,11 @@ class _Verifier:
         _check_interface(graph)
         declared = {p.node for p in graph.params}
         for number, n in enumerate(graph.nodes()):
-            name = origin_of(n)
-            at = f"%{number} {n.op.mnemonic}{f' ({name})' if name else ''}"
             try:
                 self.node(n, declared)
             except VerifyError as e:
+                name = origin_of(n)
+                at = f"%{number} {n.op.mnemonic}{f' ({name})' if name else ''}"
                 raise VerifyError(str(e), where=at) from e
 
     def node(self, n: Node, declared: set[Node]) -> None:

@@ -89,27 +89,30 @@ def accesses(kernel: Kernel) -> tuple[frozenset[Buf], frozenset[Buf]]:
         if isinstance(s, (Map, Reduce)):
             writes.add(s.dst)
             for e in (s.value, *s.index):
-                reads |= _loads(e)
+                _add_loads(e, reads)
         elif isinstance(s, Dot):
-            reads |= _loads(s.a) | _loads(s.b) | _loads_of((s.lo, s.hi))
+            for e in (s.a, s.b, s.lo, s.hi):
+                _add_loads(e, reads)
         elif isinstance(s, ScaledDot):
             x = s.x
             reads |= {x.codes, x.scale, x.sums, x.scaled_sums, s.blob}
             reads |= {x.halves} if x.halves else set()
         elif isinstance(s, (For, Share, RowTiles)):
             bounds = (s.lo, s.hi) if isinstance(s, For) else (s.extent,)
-            reads |= _loads_of(bounds)
+            for e in bounds:
+                _add_loads(e, reads)
     shared = frozenset(kernel.bufs)
     return frozenset(reads) & shared, frozenset(writes) & shared
 
 
-def _loads_of(items: tuple[Expr | int, ...]) -> set[Buf]:
-    return set().union(*(_loads(e) for e in items if not isinstance(e, int)))
-
-
-def _loads(e: Expr) -> set[Buf]:
-    found = {e.buf} if isinstance(e, (Load, LoadBytes)) else set()
-    return found.union(*(_loads(c) for c in children(e)))
+def _add_loads(e: Expr | int, to: set[Buf]) -> None:
+    """Adds the buffers that an expression reads."""
+    if isinstance(e, int):
+        return
+    if isinstance(e, (Load, LoadBytes)):
+        to.add(e.buf)
+    for c in children(e):
+        _add_loads(c, to)
 
 
 _WRITTEN = (Role.ACTIVATION, Role.OUTPUT, Role.WORKSPACE)

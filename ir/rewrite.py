@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from speccc.errors import VerifyError
-from speccc.ir.graph import Graph, Node, Value, add_origins, node
+from speccc.ir.graph import Graph, Node, Value, add_origins, on_inputs
 from speccc.ir.ops import Op
 from speccc.ir.ops_state import LEAVES
 
@@ -63,7 +63,7 @@ class _Run:
 
     def replace(self, old: Node, inputs: tuple[Value, ...]) -> tuple[Value, ...] | None:
         """The fixed point of one node on rewritten inputs."""
-        made = node(old.op, inputs)
+        made = on_inputs(old, inputs)
         values = tuple(Value(made, i) for i in range(len(made.outs)))
         while (better := self.step(values)) is not None:
             values = better
@@ -109,7 +109,7 @@ def rebuild(graph: Graph, replace: Replace) -> Graph:
         inputs = tuple(known.get(v, v) for v in n.inputs)
         outs = replace(n, inputs)
         if outs is None:
-            made = node(n.op, inputs)
+            made = on_inputs(n, inputs)
             outs = tuple(Value(made, i) for i in range(len(made.outs)))
         for i, v in enumerate(outs):
             known[Value(n, i)] = v

@@ -103,4 +103,4 @@ class TensorType:
     elem: DType | Format
 
     def __str__(self) -> str:
-        return f"{self.elem.name}[{', '.join(str(d) for d in self.shape)}]"
+        return f"{self.elem.name}[{', '.join(map(str, self.shape))}]"

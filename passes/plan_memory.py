@@ -76,23 +76,23 @@ def live_spans(plan: Plan) -> dict[Buf, tuple[int, int]]:
     _flatten(plan.body, order, loops)
     wanted = set(plan.by_role(Role.ACTIVATION))
     spans: dict[Buf, tuple[int, int]] = {}
-    for n, kernel in enumerate(order):
-        reads, writes = accesses(kernel)
+    uses = [accesses(kernel) for kernel in order]
+    for n, (reads, writes) in enumerate(uses):
         for buf in (reads | writes) & wanted:
             lo, _ = spans.get(buf, (n, n))
             spans[buf] = (lo, n)
     for first, last in loops:
         for buf, (lo, hi) in spans.items():
             crosses = lo < first <= hi or lo <= last < hi
-            if crosses or _read_first(buf, order[first : last + 1]):
+            if crosses or _read_first(buf, uses[first : last + 1]):
                 spans[buf] = (min(lo, first), max(hi, last))
     return spans
 
 
-def _read_first(buf: Buf, body: list[Kernel]) -> bool:
-    """Whether a pass of a loop reads what the previous pass left in `buf`."""
-    for kernel in body:
-        reads, writes = accesses(kernel)
+def _read_first(buf: Buf, body: list[tuple[frozenset[Buf], frozenset[Buf]]]) -> bool:
+    """Whether a pass of a loop, by what its phases read and write, reads what the previous pass
+    left in `buf`."""
+    for reads, writes in body:
         if buf in reads:
             return True
         if buf in writes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gguf
 import numpy as np
 import pytest
@@ -329,3 +331,11 @@ def test_large_tensors_go_in_parts(fmt: Format, monkeypatch: pytest.MonkeyPatch)
         np.testing.assert_array_equal(fmt.codes(raw, x.shape)[0], codes[0])
     raw.reshape(-1)[-fmt.nbytes :] = 255
     assert not np.isfinite(fmt.bound(raw, x.shape))
+
+
+def test_formats_are_found_by_name_and_told_apart_by_everything() -> None:
+    other = replace(formats.Q4_0, zero_point=7)
+    assert hash(other) == hash(formats.Q4_0) == hash("q4_0")
+    assert other != formats.Q4_0
+    assert {formats.Q4_0: 1}.get(replace(formats.Q4_0)) == 1
+    assert {formats.Q4_0: 1}.get(other) is None
