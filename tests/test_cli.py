@@ -182,6 +182,38 @@ def test_a_command_leaves_its_objects_to_the_end_of_the_process() -> None:
     assert (done.returncode, done.stdout) == (3, b"True\n")
 
 
+CLOSED = """
+import os, sys
+for number in {closed}:
+    os.close(number)
+os.execv(sys.executable, [sys.executable, "-c", {code!r}])
+"""
+CALLED = """
+import os, sys
+from speccc.cli import group
+open_by_then = []
+def called(*args, **more):
+    open_by_then.extend(os.readlink(f"/proc/self/fd/{n}") == os.devnull for n in (0, 1, 2))
+    print(sys.stdin.read(), "out")
+    print("err", file=sys.stderr)
+    return 10 + sum(open_by_then)
+group.cli.main = called
+group.main()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at open files by /proc")
+@pytest.mark.parametrize("closed", [(), (0,), (1,), (2,), (0, 1, 2)])
+def test_streams_that_are_closed_are_the_null_device(closed: tuple[int, ...]) -> None:
+    """As a daemon's may be; a file that is written must not get the number of stderr."""
+    command = [sys.executable, "-c", CLOSED.format(closed=closed, code=CALLED)]
+    done = subprocess.run(command, input=b"in", capture_output=True, timeout=60)
+    assert done.returncode == 10 + len(closed)
+    out = b"" if 0 in closed else b"in"
+    assert done.stdout == (b"" if 1 in closed else out + b" out\n")
+    assert done.stderr == (b"" if 2 in closed else b"err\n")
+
+
 def test_a_command_that_builds_with_triton_says_nothing_of_leaks(tmp_path: Path) -> None:
     require("triton")
     model = tiny_llama(tmp_path, fmt="q4_1")

@@ -117,6 +117,7 @@ def run(args: Sequence[str]) -> int:
 
 def main() -> None:
     """The console script."""
+    _open_closed()
     for name in ENDINGS:
         number = getattr(signal, name, None)  # not every system has all
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -181,6 +182,19 @@ def _is_input(error: OSError) -> bool:
 def _system(error: OSError) -> str:
     reason = error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def _open_closed() -> None:
+    """Gives standard streams that who started us has closed the null device.
+
+    No file of ours may get their numbers: a library of C that says something would write into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The least free number is the stream's, as those before it are open by now.
+            null = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(null, True)
+            setattr(sys, name, open(null, mode))  # noqa: SIM115 (open as long as the process is)
 
 
 def _silence_stdout() -> None:
