@@ -91,16 +91,16 @@ def accesses(kernel: Kernel) -> tuple[frozenset[Buf], frozenset[Buf]]:
             for e in (s.value, *s.index):
                 _add_loads(e, reads)
         elif isinstance(s, Dot):
-            for e in (s.a, s.b, s.lo, s.hi):
-                _add_loads(e, reads)
+            for part in (s.a, s.b, s.lo, s.hi):
+                _add_loads(part, reads)
         elif isinstance(s, ScaledDot):
             x = s.x
             reads |= {x.codes, x.scale, x.sums, x.scaled_sums, s.blob}
             reads |= {x.halves} if x.halves else set()
         elif isinstance(s, (For, Share, RowTiles)):
             bounds = (s.lo, s.hi) if isinstance(s, For) else (s.extent,)
-            for e in bounds:
-                _add_loads(e, reads)
+            for bound in bounds:
+                _add_loads(bound, reads)
     shared = frozenset(kernel.bufs)
     return frozenset(reads) & shared, frozenset(writes) & shared
 
