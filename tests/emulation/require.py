@@ -12,9 +12,9 @@ import pytest
 
 from emulation.metal_stand_in import find_compiler
 from emulation.sycl_cpu import has_sycl
-from emulation.vulkan_root import SCRIPT, find_vulkan
+from emulation.vulkan_root import SCRIPT, find_vulkan, validation_layers
 
-Need = Literal["vulkan", "triton", "sycl", "metal"]
+Need = Literal["vulkan", "validation", "triton", "sycl", "metal"]
 
 
 def _has_triton() -> bool:
@@ -25,6 +25,10 @@ NEEDS: dict[Need, tuple[Callable[[], bool], str]] = {
     "vulkan": (
         lambda: find_vulkan() is not None,
         f"a Vulkan driver with cooperative matrices and glslang 15.1: run {SCRIPT} as root",
+    ),
+    "validation": (
+        lambda: validation_layers() is not None,
+        f"Vulkan's validation layer (vulkan-validationlayers): run {SCRIPT} as root",
     ),
     "sycl": (has_sycl, "dpctl and Intel's SYCL wheels: pip install -e '.[dev]' (Linux on x86-64)"),
     "triton": (_has_triton, "triton 3.9 and torch: pip install -e '.[dev,torch]' (Linux only)"),

@@ -13,6 +13,7 @@ from speccc.runtime.devices import vulkan_home
 from speccc.targets.glsl_build import GlslTools, find_glsl_tools
 
 SCRIPT = ".ci/vulkan-root"
+LAYERS, VALIDATION = "usr/share/vulkan/explicit_layer.d", "VkLayer_khronos_validation.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +33,12 @@ def find_vulkan() -> VulkanHome | None:
     if place.root is None and not Path("/", vulkan_home.CPU_DRIVER).exists():
         return None
     return VulkanHome(tools, place)
+
+
+def validation_layers() -> Path | None:
+    """The folder of Vulkan's layers when Khronos' validation is among them."""
+    home = find_vulkan()
+    if home is None:
+        return None
+    root = Path("/") if home.place.root is None else home.place.root.path
+    return root / LAYERS if (root / LAYERS / VALIDATION).exists() else None
