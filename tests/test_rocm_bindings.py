@@ -122,7 +122,7 @@ def test_a_capture_that_fails_ends(begin: Begin, tmp_path: Path) -> None:
     begin(Rig(SPEC, tmp_path).kernels)
     driver = RocmDriver()
     kernel = driver.load(Code(b"pick", "pick"))
-    start = Start(kernel, 0, 64, [Part(driver.allocate(64))], [1], "i32")
+    start = Start(kernel, 0, 64, [Part(driver.allocate(64))], [1], "i32", 1)
     with pytest.raises(DeviceError, match="error 98: refused"):
         driver.record([], [start], [])
     driver.finish()

@@ -45,6 +45,7 @@ class InterpretedDriver:
     launched: int = 0
     widest: int = 0
     views: dict[tuple[int, int, str], Array] = field(default_factory=dict)
+    recorder: None = None
 
     def load(self, code: Code) -> TritonKernel:
         """The kernel of an entry."""

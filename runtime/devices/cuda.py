@@ -82,6 +82,11 @@ class CudaDriver:
         """Workgroups that keep the device busy."""
         return WAVES * self._units
 
+    @property
+    def recorder(self) -> CudaDriver:
+        """Itself: steps are graphs."""
+        return self
+
     def load(self, code: Code) -> tuple[Any, int]:
         """The function of a cubin, and the shared memory to ask for."""
         try:

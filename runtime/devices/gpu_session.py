@@ -21,7 +21,7 @@ from speccc.runtime.devices.gpu_step import (
     check_met,
 )
 from speccc.runtime.devices.launch_plan import LaunchPlan
-from speccc.runtime.devices.recorded_steps import RecordedSteps, Recorder
+from speccc.runtime.devices.recorded_steps import RecordedSteps
 from speccc.runtime.rows import Splits
 from speccc.runtime.session import (
     LANES,
@@ -85,10 +85,15 @@ class GpuSession(StepSession):
         self._step = GpuStep(driver, plan, codes, capacity, given, groups)
         self._end = weakref.finalize(self, driver.close)
         self._recorded: RecordedSteps | None = None
-        if isinstance(driver, Recorder):
+        if driver.recorder is not None:
             most = {name: b.nbytes(capacity) for name, b in plan.buffers.items() if not b.window}
-            self._recorded = RecordedSteps(driver, self._step.parts, most)
+            self._recorded = RecordedSteps(driver.recorder, self._step.parts, most)
         self._results: dict[str, Array] = {}
+
+    @property
+    def steps(self) -> str:
+        """`recorded` and replayed, or `launched` one kernel after the other."""
+        return "launched" if self._recorded is None else "recorded"
 
     def close(self) -> None:
         """Gives the device back; the session is of no use afterwards."""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import InputError, SpecccError
 from speccc.runtime.devices.launch_plan import SCRATCH, WHOLE, Buffer, Call, Launch, LaunchPlan
+
+if TYPE_CHECKING:
+    from speccc.runtime.devices.recorded_steps import Recorder
 
 Array = npt.NDArray[Any]
 BARRIER, LATE = "grid_barrier", 1
@@ -57,7 +60,10 @@ class Strided:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One launch along x with all that it takes; `scalar` is the type of its numbers."""
+    """One launch along x with all that it takes; `scalar` is the type of its numbers.
+
+    A launch of up to `most_groups` does the same: more than there is work for idle.
+    """
 
     kernel: Kernel
     groups: int
@@ -65,6 +71,7 @@ class Start:
     buffers: Sequence[Part]
     scalars: Sequence[int]
     scalar: str
+    most_groups: int
 
 
 class Driver(Protocol):
@@ -81,6 +88,10 @@ class Driver(Protocol):
     @property
     def groups(self) -> int:
         """Workgroups that keep the device busy."""
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What records steps; None where the launches of each step are made one by one."""
 
     def load(self, code: Code) -> Kernel:
         """A kernel ready to launch."""
@@ -230,10 +241,10 @@ class GpuStep:
 
     def _start(self, call: Call) -> Start:
         launch, kernel = call.launch, self._kernels[call.launch.kernel]
-        groups = min(call.most, self.groups)
+        most = self.groups
         if launch.resident:
             # They wait for each other: one that does not run would be waited for without end.
-            groups = min(groups, self._resident(launch))
+            most = min(most, self._resident(launch))
         buffers = self._bound[launch]
         if call.windows:
             whole = self.parts[WHOLE].memory
@@ -241,7 +252,8 @@ class GpuStep:
                 Part(whole, call.windows[name]) if name in call.windows else part
                 for name, part in zip(launch.buffers, buffers, strict=True)
             ]
-        return Start(kernel, groups, launch.threads, buffers, call.scalars, launch.scalar)
+        groups, most = min(call.most, most), min(launch.fixed or most, most)
+        return Start(kernel, groups, launch.threads, buffers, call.scalars, launch.scalar, most)
 
     def _resident(self, launch: Launch) -> int:
         """Workgroups that the device holds at once; DeviceError when that is none."""

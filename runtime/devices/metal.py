@@ -61,6 +61,11 @@ class MetalDriver:
         """Threadgroups that keep the device busy."""
         return GROUPS
 
+    @property
+    def recorder(self) -> None:
+        """None: launches gather anew for each step."""
+        return None
+
     def load(self, code: Code) -> Any:
         """A pipeline of a function; `code.binary` is MSL, compiled here with exact arithmetic."""
         options = self._metal.MTLCompileOptions.alloc().init()

@@ -1,15 +1,17 @@
 """Steps on a driver that replays what it recorded: a recording for each shape of step.
 
 A recording copies the inputs in, launches, and copies the results out; from one step to the next
-only the numbers of its launches change. So a step is one call of the driver.
+only the numbers of its launches change: they are told to the recording, or lie in memory that its
+launches read. So a step is one call of the driver.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,9 @@ import numpy.typing as npt
 from speccc.runtime.devices.gpu_step import Part, Start
 
 Array = npt.NDArray[Any]
-MOST = 256
+FORMS = {"i32": "i", "i64": "q"}
+"""Types of scalars as `struct` names them."""
+MOST = 64
 """Recordings that are kept: each number of rows, with picks, with the largest logits or all."""
 
 
@@ -38,6 +42,49 @@ class Recording:
                 self.starts[n] = start
 
 
+@dataclass
+class Numbered:
+    """Launches whose commands stay as they are recorded: what changes lies in `numbers`, u8.
+
+    Each launch's scalars begin at its `places`. As a launch of more workgroups than there is work
+    for does the same, each has the next power of two: a text that grows is seldom recorded anew.
+    """
+
+    groups: list[int]
+    places: list[int]
+    numbers: Array
+    told: list[Sequence[int]]
+
+    def holds(self, starts: Sequence[Start]) -> bool:
+        """Whether the launches have enough workgroups for these."""
+        return all(start.groups <= n for start, n in zip(starts, self.groups, strict=True))
+
+    def tell(self, starts: Sequence[Start]) -> None:
+        """Writes the scalars that changed."""
+        for n, start in enumerate(starts):
+            if start.scalars != self.told[n]:
+                struct.pack_into(_form(start), self.numbers.data, self.places[n], *start.scalars)
+                self.told[n] = start.scalars
+
+
+def recorded_groups(start: Start) -> int:
+    """Workgroups of a launch that stays as it is recorded."""
+    return min(start.most_groups, 1 << (start.groups - 1).bit_length())
+
+
+def places_of(starts: Sequence[Start], align: int) -> tuple[list[int], int]:
+    """Bytes at which each launch's scalars begin, multiples of `align`, and the end: at least 1."""
+    places, end = [], 0
+    for start in starts:
+        places.append(end)
+        end += -(-struct.calcsize(_form(start)) // align) * align
+    return places, max(end, 1)
+
+
+def _form(start: Start) -> str:
+    return f"<{len(start.scalars)}{FORMS[start.scalar]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """Bytes between a place on the device and an array of `Recorder.stage`."""
@@ -46,9 +93,8 @@ class Move:
     array: Array
 
 
-@runtime_checkable
 class Recorder(Protocol):
-    """A driver that records steps."""
+    """What records steps of a driver."""
 
     def stage(self, nbytes: int) -> Array:
         """Bytes of the host u8 [nbytes] that the device reads and writes by itself."""
@@ -69,10 +115,10 @@ class RecordedSteps:
     """The recordings of one step function, by what they copy and launch."""
 
     def __init__(
-        self, driver: Recorder, parts: Mapping[str, Part], most: Mapping[str, int]
+        self, recorder: Recorder, parts: Mapping[str, Part], most: Mapping[str, int]
     ) -> None:
         """`parts` are the places of the buffers, `most` their bytes."""
-        self._driver, self._parts, self._most = driver, parts, most
+        self._recorder, self._parts, self._most = recorder, parts, most
         self._staged: dict[str, Array] = {}
         self._kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
@@ -86,13 +132,13 @@ class RecordedSteps:
         key = (*sizes.items(), *(id(s.kernel) for s in starts), *results.items())
         if key in self._kept:
             self._kept.move_to_end(key)
-            self._driver.replay(self._kept[key], starts)
+            self._recorder.replay(self._kept[key], starts)
         else:
-            made = self._driver.record(self._moves(sizes), starts, self._moves(results))
+            made = self._recorder.record(self._moves(sizes), starts, self._moves(results))
             self._kept[key] = made
-            self._driver.replay(made, starts)
+            self._recorder.replay(made, starts)
             if len(self._kept) > MOST:
-                self._driver.forget(self._kept.popitem(last=False)[1])
+                self._recorder.forget(self._kept.popitem(last=False)[1])
         return {name: self._stage(name, nbytes) for name, nbytes in results.items()}
 
     def _moves(self, sizes: Mapping[str, int]) -> list[Move]:
@@ -101,5 +147,5 @@ class RecordedSteps:
     def _stage(self, name: str, nbytes: int) -> Array:
         """The first bytes of the buffer's array on the host, which is as large as the buffer."""
         if name not in self._staged:
-            self._staged[name] = self._driver.stage(self._most[name])
+            self._staged[name] = self._recorder.stage(self._most[name])
         return self._staged[name][:nbytes]

@@ -70,6 +70,11 @@ class RocmDriver:
         """Workgroups that keep the device busy."""
         return WAVES * self._units
 
+    @property
+    def recorder(self) -> RocmDriver:
+        """Itself: steps are graphs."""
+        return self
+
     def load(self, code: Code) -> tuple[Any, int]:
         """The function of a code object, and the shared memory to ask for."""
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import os
 from collections.abc import Sequence
@@ -15,6 +14,9 @@ import numpy.typing as npt
 
 from speccc.errors import UnsupportedError
 from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Strided, copy_through_host
+from speccc.runtime.devices.recorded_steps import Move
+from speccc.runtime.devices.sycl_graph import find_graphs
+from speccc.runtime.devices.sycl_recorder import SyclRecorder
 
 Array = npt.NDArray[Any]
 
@@ -26,8 +28,9 @@ MEND = (
 PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"
 WAVES = 4
 """Work-groups for each compute unit."""
-SCALARS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
-
+SCALARS = {"i32": np.int32, "i64": np.int64}
+MOST_WAITING = 1024
+"""Launches that are submitted before somebody waits for them."""
 
 CPU_DEVICE, CPU_WHEEL, CPU_LIBRARY = "opencl:cpu", "intel-opencl-rt", "libintelocl.so"
 """SYCL's filter for the processor itself, and the wheel that brings a driver for it."""
@@ -90,9 +93,11 @@ class SyclDriver:
             # dpctl has an exception of its own for every step of making a queue.
             said = str(error).rstrip(".")
             raise UnsupportedError(f"sycl: no device {device}: {said}: {mend}") from None
-        # What a launch reads must live until it has run.
-        self._running: list[Any] = []
+        self._submitted = 0
+        self._numbers: list[tuple[Any, Array]] = []
         self._spans: dict[tuple[int, int], Any] = {}
+        graphs = find_graphs(self._queue, Path(self._dpctl.__file__).parent)
+        self._recorder = None if graphs is None else SyclRecorder(self, graphs)
 
     @property
     def name(self) -> str:
@@ -108,6 +113,11 @@ class SyclDriver:
     def groups(self) -> int:
         """Work-groups that keep the device busy."""
         return WAVES * int(self._queue.sycl_device.max_compute_units)
+
+    @property
+    def recorder(self) -> SyclRecorder | None:
+        """Command graphs, where the device and the runtime have them."""
+        return self._recorder
 
     def load(self, code: Code) -> Any:
         """The kernel of a SPIR-V module."""
@@ -132,12 +142,12 @@ class SyclDriver:
         """Waits for what was launched, then copies."""
         self.finish()
         raw = data.reshape(-1).view(np.uint8)
-        self._span(part, raw.nbytes).copy_from_host(raw)
+        self.span(part, raw.nbytes).copy_from_host(raw)
 
     def download(self, part: Part, into: Array) -> None:
         """Waits for what was launched, then copies."""
         self.finish()
-        self._span(part, into.nbytes).copy_to_host(into.reshape(-1).view(np.uint8))
+        self.span(part, into.nbytes).copy_to_host(into.reshape(-1).view(np.uint8))
 
     def copy(self, memory: Any, moved: Strided) -> None:
         """Through the host: dpctl copies runs of bytes alone."""
@@ -156,21 +166,72 @@ class SyclDriver:
         scalars: Sequence[int],
         scalar: str,
     ) -> None:
-        """One launch in the queue."""
-        memories = [self._argument(p) for p in buffers]
-        arguments = [*memories, *(SCALARS[scalar](n) for n in scalars)]
-        self._running.append(arguments)
-        self._queue.submit_async(kernel, arguments, [groups * threads], [threads])
+        """One launch in the queue; its scalars lie in memory of the host until it has run."""
+        parts = list(buffers)
+        if scalars:
+            parts.append(Part(self._told(np.asarray(scalars, SCALARS[scalar]))))
+        self.submit(kernel, groups, threads, parts)
+
+    def submit(self, kernel: Any, groups: int, threads: int, parts: Sequence[Part]) -> None:
+        """One launch that takes pointers alone; DeviceError for a kernel that takes others."""
+        # A graph of a launch that does not fit would end the process.
+        if kernel.get_num_args() != len(parts):
+            raise DeviceError(
+                f"a kernel takes {kernel.get_num_args()} arguments, not {len(parts)}: "
+                "compile the model again",
+                where="sycl",
+            )
+        arguments = [self._argument(p) for p in parts]
+        try:
+            self._queue.submit_async(kernel, arguments, [groups * threads], [threads])
+        except Exception as error:
+            raise DeviceError(str(error), where="sycl") from None
+
+    def copy_in(self, move: Move) -> None:
+        """A copy to the device in the queue."""
+        n = move.array.nbytes
+        self._queue.memcpy_async(self.span(move.part, n), move.array, n)
+
+    def copy_out(self, move: Move) -> None:
+        """A copy from the device in the queue."""
+        n = move.array.nbytes
+        self._queue.memcpy_async(move.array, self.span(move.part, n), n)
+
+    def host_memory(self, nbytes: int) -> Any:
+        """Memory of the host that the device reads and writes by itself."""
+        try:
+            return self._dpctl.memory.MemoryUSMHost(nbytes, queue=self._queue)
+        except Exception as error:
+            raise DeviceError(f"{nbytes} bytes of the host: {error}", where="sycl") from None
+
+    def _told(self, numbers: Array) -> Any:
+        """A place that no launch under way reads, with these numbers in it."""
+        if self._submitted == MOST_WAITING:
+            self.finish()
+        n, self._submitted = self._submitted, self._submitted + 1
+        if n == len(self._numbers) or self._numbers[n][1].nbytes < numbers.nbytes:
+            memory = self.host_memory(numbers.nbytes)
+            self._numbers[n : n + 1] = [(memory, np.frombuffer(memory, np.uint8))]
+        memory, held = self._numbers[n]
+        held[: numbers.nbytes] = numbers.view(np.uint8)
+        return memory
 
     def finish(self) -> None:
+        """Waits for launches that were made."""
+        if self._submitted:
+            self.wait()
+
+    def wait(self) -> None:
         """Waits for the queue."""
-        if self._running:
-            self._queue.wait()
-            self._running.clear()
+        self._queue.wait()
+        self._submitted = 0
 
     def close(self) -> None:
         """Waits; memory goes with the last reference to it."""
-        self.finish()
+        self.wait()
+        if self._recorder is not None:
+            self._recorder.close()
+        self._numbers.clear()
         self._spans.clear()
 
     def _argument(self, part: Part) -> Any:
@@ -178,9 +239,10 @@ class SyclDriver:
             return part.memory
         key = (part.memory._pointer, part.offset)
         if key not in self._spans:
-            self._spans[key] = self._span(part, part.memory.nbytes - part.offset)
+            self._spans[key] = self.span(part, part.memory.nbytes - part.offset)
         return self._spans[key]
 
-    def _span(self, part: Part, nbytes: int) -> Any:
+    def span(self, part: Part, nbytes: int) -> Any:
+        """Bytes of the device as a buffer of their own."""
         span = _Span(part.memory, part.offset, nbytes)
         return self._dpctl.memory.MemoryUSMDevice(span)

@@ -10,7 +10,7 @@ from speccc.targets.sycl.sycl import SYCL
 
 
 def render_sycl(kernel: FragmentKernel, device: str | None = None) -> KernelText:
-    """The text of a verified kernel; its arguments are the buffers' pointers, then the scalars.
+    """The text of a verified kernel; its arguments are pointers: the buffers, then the scalars.
 
     With the macro SPECCC_JOINT_MATRIX=1 its matrices are the device's, else any device's. `device`
     is named in the text's head.

@@ -59,7 +59,7 @@ _WORDS = """
     stdin stdout stderr errno unix linux
     min_ir max_ir dot4_ir bytes_at f32_at f16_at bf16_at i32_at u32_at product_sum lanes lane_id
     place layout_of elements Element number bfloat16 matrix_zero matrix_load matrix_store matrix_mad
-    in_local in_global Matrix Order Use SUBGROUP PER_LANE
+    in_local in_global Matrix Order Use SUBGROUP PER_LANE sizes
 """
 READERS = {
     "f32": ("float", "bytes_at<float, ALIGN>(p, at)"),
@@ -122,11 +122,14 @@ def _entry(r: Renderer) -> str:
     r.entry = KERNEL_PREFIX + name
     access = {b: "" if r.written(b) else "const " for b in r.buffers}
     buffers = [f"{access[b]}{r.exprs.type(b.dtype)}* {r.exprs.buffer(b)}" for b in r.buffers]
-    scalars = [f"int {r.exprs.variable(v)}" for v in r.kernel.scalars]
-    return f"void {name}({', '.join(buffers + scalars)})"
+    sizes = ["const int* sizes"] if r.kernel.scalars else []
+    return f"void {name}({', '.join(buffers + sizes)})"
 
 
 def _opening(r: Renderer) -> None:
+    # In memory, so that a step that was recorded is replayed with others.
+    for n, v in enumerate(r.kernel.scalars):
+        r.out.line(f"const int {r.exprs.variable(v)} = sizes[{n}];")
     r.out.line("const auto item = syclex::this_work_item::get_nd_item<1>();")
     r.out.line("PER_LANE int invocation = int(item.get_local_linear_id());")
     r.out.line("PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());")

@@ -7,7 +7,6 @@ options of the device's compiler.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import sys
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import dpctl
 import dpctl.memory
 import dpctl.program
+import numpy as np
 
 # Quotients and roots are part of the bits.
 OPTIONS = " ".join(("-cl-fp32-correctly-rounded-divide-sqrt", *sys.argv[1:]))
@@ -50,10 +50,13 @@ class Device:
     def run(self, request: dict[str, Any], data: bytes) -> bytes:
         """One launch, waited for."""
         memories = [self.buffers[name][0] for name in request["buffers"]]
-        scalars = [ctypes.c_int(n) for n in request["scalars"]]
+        sizes = []
+        if request["scalars"]:
+            sizes = [dpctl.memory.MemoryUSMDevice(4 * len(request["scalars"]), queue=self.queue)]
+            sizes[0].copy_from_host(np.array(request["scalars"], np.int32).view(np.uint8))
         local, groups = request["local"], request["groups"]
         kernel = self.kernels[request["key"]]
-        self.queue.submit(kernel, memories + scalars, [local * groups], [local]).wait()
+        self.queue.submit(kernel, memories + sizes, [local * groups], [local]).wait()
         return b""
 
     def about(self, request: dict[str, Any], data: bytes) -> bytes:

@@ -1,5 +1,5 @@
 // attn_values for SYCL, sycl:bmg, no matrix instruction, 4 subgroups of 16.
-// sha256 of what follows: 09e5e5c174005d45
+// sha256 of what follows: 3dff4de17222063b
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -88,7 +88,13 @@ inline float half_round(float x) {
 extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::nd_range_kernel<1>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::sub_group_size<16>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::work_group_size<64>)
-void attn_values(const half* v_cache, float* attn_out_3, const float* scores_6, const float* attn_inverse_4, int m, int length, int slots, int tiles, int weight_bytes, int vector_elements) {
+void attn_values(const half* v_cache, float* attn_out_3, const float* scores_6, const float* attn_inverse_4, const int* sizes) {
+    const int m = sizes[0];
+    const int length = sizes[1];
+    const int slots = sizes[2];
+    const int tiles = sizes[3];
+    const int weight_bytes = sizes[4];
+    const int vector_elements = sizes[5];
     const auto item = syclex::this_work_item::get_nd_item<1>();
     PER_LANE int invocation = int(item.get_local_linear_id());
     PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());

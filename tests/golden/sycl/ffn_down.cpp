@@ -1,5 +1,5 @@
 // ffn_down for SYCL, sycl:bmg, i8*i8->i32 8x16x32, 4 subgroups of 16.
-// sha256 of what follows: d2c0e9024726d78d
+// sha256 of what follows: be1bd1bbfc65614c
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -192,7 +192,13 @@ void matrix_mad(Matrix<U, T, M, N, O>& acc, A& a, B& b) {
 extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::nd_range_kernel<1>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::sub_group_size<16>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::work_group_size<64>)
-void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* ffn_gate_up_6, float* ffn_down_7, int8_t* xq, float* xs, int* xi, float* xm, float* amax, float* inverse, int m, int length, int slots, int tiles, int weight_bytes, int vector_elements) {
+void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* ffn_gate_up_6, float* ffn_down_7, int8_t* xq, float* xs, int* xi, float* xm, float* amax, float* inverse, const int* sizes) {
+    const int m = sizes[0];
+    const int length = sizes[1];
+    const int slots = sizes[2];
+    const int tiles = sizes[3];
+    const int weight_bytes = sizes[4];
+    const int vector_elements = sizes[5];
     const auto item = syclex::this_work_item::get_nd_item<1>();
     PER_LANE int invocation = int(item.get_local_linear_id());
     PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());

@@ -1,5 +1,5 @@
 // pick for SYCL, sycl:bmg, no matrix instruction, 4 subgroups of 16.
-// sha256 of what follows: 1e132b739b98eb83
+// sha256 of what follows: 20ed74fd45a8b72e
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -88,7 +88,17 @@ inline float half_round(float x) {
 extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::nd_range_kernel<1>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::sub_group_size<16>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::work_group_size<64>)
-void pick(const float* output_8, const float* head_best_9, const float* head_column_10, int* picks, float* top_values, int* top_tokens, int m, int length, int slots, int tiles, int weight_bytes, int vector_elements, int head_first, int head_rows, int head_logits, int head_top) {
+void pick(const float* output_8, const float* head_best_9, const float* head_column_10, int* picks, float* top_values, int* top_tokens, const int* sizes) {
+    const int m = sizes[0];
+    const int length = sizes[1];
+    const int slots = sizes[2];
+    const int tiles = sizes[3];
+    const int weight_bytes = sizes[4];
+    const int vector_elements = sizes[5];
+    const int head_first = sizes[6];
+    const int head_rows = sizes[7];
+    const int head_logits = sizes[8];
+    const int head_top = sizes[9];
     const auto item = syclex::this_work_item::get_nd_item<1>();
     PER_LANE int invocation = int(item.get_local_linear_id());
     PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());

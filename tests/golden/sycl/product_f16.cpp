@@ -1,5 +1,5 @@
 // product for SYCL, f16*f16->f32 8x16x16, 4 subgroups of 16.
-// sha256 of what follows: 2ae5bfa427f2edca
+// sha256 of what follows: be1a3a90b14805df
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -188,7 +188,8 @@ void matrix_mad(Matrix<U, T, M, N, O>& acc, A& a, B& b) {
 extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::nd_range_kernel<1>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::sub_group_size<16>)
 SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(syclexp::work_group_size<64>)
-void product(const float* x, const uint8_t* w, float* y, int m) {
+void product(const float* x, const uint8_t* w, float* y, const int* sizes) {
+    const int m = sizes[0];
     const auto item = syclex::this_work_item::get_nd_item<1>();
     PER_LANE int invocation = int(item.get_local_linear_id());
     PER_LANE int subgroup = int(item.get_sub_group().get_group_linear_id());

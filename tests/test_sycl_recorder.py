@@ -1,0 +1,248 @@
+"""Steps of SYCL as command graphs, on Intel's CPU device: the bits of launches made one by one."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_rig import model_file, same_bits
+from emulation.require import require
+from emulation.sycl_model import SyclModel
+from hypothesis import given
+from hypothesis import strategies as st
+from test_fragment_plan import SPECS
+from test_numerics import tokens_of
+
+from speccc.runtime.devices import sycl, sycl_graph
+from speccc.runtime.devices.gpu_session import GpuSession
+from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Start
+from speccc.runtime.devices.recorded_steps import Numbered, places_of, recorded_groups
+from speccc.runtime.devices.sycl_recorder import SyclRecorder
+from speccc.targets.registry import target
+
+SPEC = SPECS["q4_1, kv f16"]
+CONTEXT = 64
+DEVICE = sycl.CPU_DEVICE
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> SyclModel:
+    require("sycl")
+    return SyclModel(model_file(SPEC, tmp_path_factory.mktemp("model")), target("sycl:bmg"))
+
+
+@pytest.fixture(scope="module")
+def recorded(model: SyclModel) -> GpuSession:
+    """A test empties it before it begins."""
+    return model.session(CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def launched(model: SyclModel) -> GpuSession:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sycl, "find_graphs", lambda *_: None)
+        return model.session(CONTEXT)
+
+
+def recorder_of(session: GpuSession) -> SyclRecorder:
+    found = session._step.driver.recorder
+    assert isinstance(found, SyclRecorder)
+    return found
+
+
+def both(recorded: GpuSession, launched: GpuSession, call: Callable[[GpuSession], Any]) -> bool:
+    """Whether a call gives the same bits on both."""
+    ours, theirs = (call(s) for s in (recorded, launched))
+    return same_bits(ours, theirs)
+
+
+def emptied(*sessions: GpuSession) -> None:
+    for session in sessions:
+        session.truncate(0)
+
+
+def test_a_session_says_how_its_steps_run(recorded: GpuSession, launched: GpuSession) -> None:
+    assert (recorded.steps, launched.steps) == ("recorded", "launched")
+
+
+def test_a_recorded_text_has_the_bits_of_a_launched_one(
+    recorded: GpuSession, launched: GpuSession
+) -> None:
+    """All that a step may be asked for, at lengths from none to a full context."""
+    emptied(recorded, launched)
+    tokens = tokens_of(SPEC.tiny, CONTEXT)
+    for session in (recorded, launched):
+        session.prefill(tokens[:3])
+    assert both(recorded, launched, lambda s: s.forward(tokens[3:8]))
+    assert both(recorded, launched, lambda s: s.forward(tokens[8:13], last=2))
+    parents = [-1, 0, 0, 2, 3]
+    assert both(recorded, launched, lambda s: s.pick(tokens[13:18], parents=parents))
+    for session in (recorded, launched):
+        session.keep([0, 2, 3])
+    assert both(recorded, launched, lambda s: s.top(tokens[18:20], 5).values)
+    while recorded.length < CONTEXT:
+        assert both(recorded, launched, lambda s: s.forward(tokens[s.length : s.length + 1]))
+    assert launched.length == CONTEXT
+
+
+def test_a_step_is_one_submission(recorded: GpuSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once its shape is recorded, a step asks the queue for a graph and for nothing else."""
+    emptied(recorded)
+    recorded.pick([5])
+    recorder, calls = recorder_of(recorded), []
+    run = recorder._graphs.run
+    monkeypatch.setattr(recorder._graphs, "run", lambda graph: (calls.append(graph), run(graph)))
+    for name in ("submit", "copy_in", "copy_out", "upload", "download"):
+        monkeypatch.setattr(recorder._driver, name, lambda *_, name=name: calls.append(name))
+    for token in (6, 7, 8):
+        recorded.pick([token])
+    assert len(calls) == 3
+    assert len(set(calls)) == 1
+
+
+def test_a_growing_text_is_seldom_recorded_anew(
+    recorded: GpuSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workgroups are powers of two up to the most that a launch may have. Only here is one token
+    asked for its largest logits."""
+    emptied(recorded)
+    recorder, filled = recorder_of(recorded), []
+    fill = recorder._fill
+    monkeypatch.setattr(recorder, "_fill", lambda *a: (filled.append(1), fill(*a)))
+    tokens = tokens_of(SPEC.tiny, CONTEXT)
+    for token in tokens:
+        recorded.top([token], 3)
+    groups = recorded._step.groups
+    assert 1 <= len(filled) <= groups.bit_length()
+    assert all(n <= groups for made in recorder._made for n in made.groups)
+
+
+# ------------------------------------------------------------------------ where there are none
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RUNTIME", "libsycl.so.1"),
+        ("SUBMIT", "no_such_function"),
+        ("LIMITED_GRAPH", 56),  # graphs that can be told other numbers: this device has none
+    ],
+)
+def test_without_graphs_there_is_no_recorder(
+    name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runtime of another version, one without a function, and a device that lacks them."""
+    require("sycl")
+    driver = sycl.SyclDriver(DEVICE)
+    assert driver.recorder is not None
+    driver.close()
+    monkeypatch.setattr(sycl_graph, name, value)
+    driver = sycl.SyclDriver(DEVICE)
+    assert driver.recorder is None
+    driver.close()
+
+
+def test_many_launches_wait_for_each_other(
+    recorded: GpuSession, launched: GpuSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of a launch are not overwritten before it has run."""
+    monkeypatch.setattr(sycl, "MOST_WAITING", 3)
+    emptied(recorded, launched)
+    assert both(recorded, launched, lambda s: s.forward([3, 1, 4]))
+
+
+# -------------------------------------------------------------------------------- negative controls
+
+
+def test_numbers_that_are_not_told_are_seen(
+    recorded: GpuSession, launched: GpuSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second step of a shape would run with the first's numbers."""
+    emptied(recorded, launched)
+    tokens = tokens_of(SPEC.tiny, 3)
+    assert both(recorded, launched, lambda s: s.forward(tokens[:1]))
+    monkeypatch.setattr(Numbered, "tell", lambda *_: None)
+    assert not both(recorded, launched, lambda s: s.forward(tokens[1:2]))
+
+
+def test_a_graph_that_lacks_a_launch_is_seen(
+    recorded: GpuSession, launched: GpuSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a shape of step that no other test has."""
+    driver, kernels = recorder_of(recorded)._driver, []
+    submit = driver.submit
+
+    def most(kernel: Any, *rest: Any) -> None:
+        kernels.append(kernel)
+        if len(kernels) != 4:
+            submit(kernel, *rest)
+
+    monkeypatch.setattr(driver, "submit", most)
+    emptied(recorded, launched)
+    assert not both(recorded, launched, lambda s: s.forward(tokens_of(SPEC.tiny, 11)))
+
+
+def test_a_kernel_that_takes_numbers_by_value_is_refused(model: SyclModel) -> None:
+    """As older versions made them: in a graph it would end the process."""
+    driver = sycl.SyclDriver(DEVICE)
+    code = next(iter(model.codes.values()))
+    kernel = driver.load(Code(code.binary, code.entry))
+    part = Part(driver.allocate(64))
+    with pytest.raises(DeviceError, match=r"takes \d+ arguments, not 1: compile the model again"):
+        driver.submit(kernel, 1, 64, [part])
+    recorder = driver.recorder
+    assert recorder is not None
+    with pytest.raises(DeviceError, match="compile the model again"):
+        recorder.record([], [start_of(kernel, [1, 2], 1, "i32", part)], [])
+    recorder.close()
+    driver.close()
+
+
+# ------------------------------------------------------------------------------------------ numbers
+
+
+def start_of(
+    kernel: Any, scalars: Sequence[int], groups: int, scalar: str, *parts: Part, most: int = 8
+) -> Start:
+    return Start(kernel, groups, 64, list(parts), tuple(scalars), scalar, most)
+
+
+STARTS = st.lists(
+    st.tuples(
+        st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6), st.sampled_from(["i32", "i64"])
+    ),
+    max_size=8,
+)
+
+
+@given(STARTS, st.sampled_from([4, 16, 256]), st.data())
+def test_numbers_lie_where_a_launch_reads_them(
+    given_: list[tuple[list[int], str]], align: int, data: st.DataObject
+) -> None:
+    """Each launch's own, whatever changed since they were last told."""
+    starts = [start_of(None, scalars, 1, kind) for scalars, kind in given_]
+    places, end = places_of(starts, align)
+    memory = np.full(end, 0x55, np.uint8)
+    held = Numbered([], places, memory, [()] * len(starts))
+    for _ in range(2):
+        held.tell(starts)
+        for start, at in zip(starts, places, strict=True):
+            form = f"<{len(start.scalars)}{'iq'[start.scalar == 'i64']}"
+            assert at % align == 0
+            assert struct.unpack_from(form, memory.tobytes(), at) == start.scalars
+        changed = data.draw(st.sets(st.sampled_from(range(len(starts))))) if starts else ()
+        starts = [
+            start_of(None, [-1 - v for v in s.scalars], 1, s.scalar) if n in changed else s
+            for n, s in enumerate(starts)
+        ]
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000))
+def test_recorded_workgroups_are_enough_and_allowed(groups: int, most: int) -> None:
+    start = start_of(None, (), min(groups, most), "i32", most=most)
+    got = recorded_groups(start)
+    assert start.groups <= got <= most
+    assert got < 2 * start.groups
