@@ -11,7 +11,7 @@ from cpu_rig import Spec, model_file
 from models import Tiny
 from test_emit import TextTarget
 
-from speccc import driver
+from speccc import device_here
 from speccc.api import load
 from speccc.cli import run
 from speccc.driver import CompileOptions, compile_to
@@ -72,7 +72,7 @@ def test_an_artifact_says_that_it_is_expected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = TextTarget(RTX4090, {"cubin": lambda s: s.name.encode()})
-    monkeypatch.setattr(driver, "device_target", lambda name: target)
+    monkeypatch.setattr(device_here, "device_target", lambda name: target)
     path, artifact = model_file(Spec(Tiny(), "q4_1"), tmp_path), tmp_path / "m.speccc"
     assert run(["compile", str(path), "--target", "cuda:rtx4090", "-o", str(artifact)]) == 0
     assert "note: T(m) is not measured" in capsys.readouterr().err

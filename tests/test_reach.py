@@ -20,7 +20,7 @@ from test_drivers import SPECS, installed
 from test_emit import TextTarget
 from test_numerics import tokens_of
 
-from speccc import driver, reach
+from speccc import device_here, reach
 from speccc.api import Model
 from speccc.driver import CompileOptions, compile_to
 from speccc.errors import InputError, UnsupportedError
@@ -140,7 +140,7 @@ def test_a_windowed_model_on_a_driver(tmp_path: Path, monkeypatch: pytest.Monkey
             return super().render(plan, *rest)
 
     target = Windowed(profile("metal:m4"), {"metal": lambda s: s.name.encode()})
-    monkeypatch.setattr(driver, "device_target", lambda name: target)
+    monkeypatch.setattr(device_here, "device_target", lambda name: target)
     compile_to(path, artifact, CompileOptions(target="metal:m4", measure=False))
     windows = [b.buf.name for b in made[0].bufs if b.window is not None]
     assert len(windows) == 8, "an embedding, its use as head, and six matrices of a layer"
