@@ -77,7 +77,8 @@ def test_what_no_maker_says_is_marked() -> None:
         "b580.f16", "b580.bf16", "max1550.i8", "max1550.f16", "max1550.bf16",
         "b70.bandwidth", "b70.memory", "b70.units", "b70.i8", "b70.f16", "b70.bf16",
         "a770.bandwidth", "a770.memory", "a770.units", "a770.i8", "a770.f16", "a770.bf16",
-        "b200.i8", "b300.f16", "b300.bf16", "b300.fp8", "b300.fp4", "b300.i8", "rtxpro6000.i8",
+        "b200.i8", "b300.memory", "b300.f16", "b300.bf16", "b300.fp8", "b300.fp4", "b300.i8",
+        "rtxpro6000.f16", "rtxpro6000.bf16", "rtxpro6000.fp8", "rtxpro6000.i8", "rtxpro6000.fp4",
         "mi355x.i8", "mi50.f16", "mi50.i8", "rx7900xtx.i8", "strixhalo.f16", "strixhalo.i8",
     }  # fmt: skip
     assert profile_document(profile("vulkan:lavapipe"))["dot4"]["value"] is False  # type: ignore[index, call-overload]

@@ -128,19 +128,22 @@ RTX_BLACKWELL = (
 RTX_PRO = (
     "https://www.nvidia.com/en-us/products/workstations/professional-desktop-gpus/rtx-pro-6000/"
 )
+RTX_PRO_MEASURED = "https://github.com/zzc0721/torch-performance-test-data/issues/162"
 H100 = "https://www.nvidia.com/en-us/data-center/h100/"
 HOPPER = "https://resources.nvidia.com/en-us-tensor-core/gtc22-whitepaper-hopper"
 H200 = "https://www.nvidia.com/en-us/data-center/h200/"
 HGX = "https://www.nvidia.com/en-us/data-center/hgx/"
 # NVIDIA's table of both boards in an article: of eight GPUs, and sparse.
 HGX_COPY = "https://fibermall.com/blog/?p=17161"
+# NVIDIA's correction by its datasheet: 7680 lines of memory at 3996 MHz, not 8192.
+BLACKWELL_BANDWIDTH = "https://github.com/ai-dynamo/aiconfigurator/pull/1246"
+# What the driver of a B200 answers.
+B200_QUERY = "https://github.com/pytorch/ao/pull/4002"
 # A table of NVIDIA's brief in an article: of one GPU of HGX B300, and dense.
 B300_COPY = "https://verda.com/blog/gb300-nvl72-architecture"
-BLACKWELL_ULTRA = (
-    "https://developer.nvidia.com/blog/"
-    "inside-nvidia-blackwell-ultra-the-chip-powering-the-ai-factory-era"
-)
 
+# GB of memory are of 2^30 bytes: drivers answer 81559 MiB for the 80 of H100, 143771 for the 141 of
+# H200, 183359 for B200's 180, 275040 for B300's 270.
 # Of tables that give sparse rates, half is written here. "f16" and "fp8" accumulate in f32.
 HOPPER_RATES = {"f16": 989.5, "bf16": 989.5, "fp8": 1979.0, "i8": 1979.0}
 
@@ -188,8 +191,13 @@ DEVICES: tuple[Device, ...] = (
         bandwidth=Fact(1792.0, RTX_PRO),
         memory=Fact(96 << 30, RTX_PRO),
         units=Fact(188, RTX_PRO),
-        # Of "4000 AI TOPS", sparse fp4, this architecture has a quarter in dense int8.
-        rates=rates({"i8": 1000.0}, f"{RTX_PRO} {RTX_BLACKWELL}", estimated=True),
+        # Of "4000 AI TOPS", sparse fp4, this architecture has a quarter in dense int8; and, unlike
+        # GeForce, an eighth in halves that accumulate in f32: 407 TFLOPS have been measured.
+        rates=rates(
+            {"f16": 500.0, "bf16": 500.0, "fp8": 1000.0, "i8": 1000.0, "fp4": 2000.0},
+            f"{RTX_PRO} {RTX_BLACKWELL} {RTX_PRO_MEASURED}",
+            estimated=True,
+        ),
     ),
     Device(
         "h100",
@@ -206,15 +214,17 @@ DEVICES: tuple[Device, ...] = (
         "H200 SXM",
         ("cuda:sm_90",),
         bandwidth=Fact(4800.0, H200),
-        memory=Fact(141 * 10**9, H200),
+        memory=Fact(141 << 30, H200),
         rates=rates(HOPPER_RATES, H200),
     ),
     Device(
         "b200",
         "B200",
         ("cuda:sm_100",),
-        bandwidth=Fact(8000.0, HGX),
-        memory=Fact(180 * 10**9, HGX),
+        bandwidth=Fact(7700.0, BLACKWELL_BANDWIDTH),
+        memory=Fact(180 << 30, HGX),
+        units=Fact(148, B200_QUERY),
+        cache=Fact(253 << 19, B200_QUERY),
         rates={
             **rates({"f16": 2250.0, "bf16": 2250.0, "fp8": 4500.0, "fp4": 9000.0}, HGX),
             **rates({"i8": 4500.0}, HGX_COPY, estimated=True),
@@ -224,8 +234,8 @@ DEVICES: tuple[Device, ...] = (
         "b300",
         "B300",
         ("cuda:sm_103",),
-        bandwidth=Fact(8000.0, BLACKWELL_ULTRA),
-        memory=Fact(288 * 10**9, BLACKWELL_ULTRA),
+        bandwidth=Fact(7750.0, BLACKWELL_BANDWIDTH),
+        memory=Fact(270 << 30, B300_COPY, estimated=True),
         rates=rates(
             {"f16": 2250.0, "bf16": 2250.0, "fp8": 4500.0, "fp4": 14000.0, "i8": 150.0},
             f"{B300_COPY} {HGX_COPY}",
