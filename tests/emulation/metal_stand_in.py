@@ -59,16 +59,28 @@ class MetalStandIn:
 
     compiler: str
     folder: Path
+    lanes: int = 32
+    include: Path = HERE
     built: dict[str, Path] = field(default_factory=dict)
+
+    def bound(self, text: str, entry: str, count: int) -> list[Param]:
+        """The kernel's `count` buffers by number."""
+        return _bound(text, entry, count)
+
+    def source(self, text: str, entry: str) -> str:
+        """What is compiled: the text, and the function that the runner calls."""
+        return f"{text}\n{_call(text, entry)}"
 
     def program(self, text: str, entry: str) -> Path:
         """The program that runs one kernel of a text. StandInError quotes the compiler."""
         key = hashlib.sha256(f"{entry}\n{text}".encode()).hexdigest()[:16]
         if key not in self.built:
             source, out = self.folder / f"{key}.cpp", self.folder / key
-            source.write_text(f"{text}\n{_call(text, entry)}")
+            source.write_text(self.source(text, entry))
             watched = self.folder / f"{key}.o"
-            self._compile(*AS_WRITTEN, f"-I{HERE}", "-c", str(source), "-o", str(watched))
+            self._compile(
+                *AS_WRITTEN, f"-I{self.include}", self._width, "-c", str(source), "-o", str(watched)
+            )
             self._compile(str(watched), str(self._runner()), "-o", str(out))
             self.built[key] = out
         return self.built[key]
@@ -92,7 +104,7 @@ class MetalStandIn:
         first, 1 from the last, else a shuffle's seed. StandInError says what the kernel did wrong.
         """
         given, held = [np.ascontiguousarray(b) for b in buffers], files or {}
-        params = _bound(text, entry, len(given))
+        params = self.bound(text, entry, len(given))
         kinds = [p.buffer_kind(p.number in undefined, p.number in held) for p in params]
         head = struct.pack("<4i", groups, simdgroups, order, len(given))
         sizes = (struct.pack("<qi", b.nbytes, k) for b, k in zip(given, kinds, strict=True))
@@ -108,12 +120,16 @@ class MetalStandIn:
             raise StandInError(f"{entry}: {said or f'exit status {done.returncode}'}")
         return _afterwards(done.stdout, given, kinds)
 
+    @property
+    def _width(self) -> str:
+        return f"-DSTAND_IN_LANES={self.lanes}"
+
     def _runner(self) -> Path:
         out = self.folder / "threadgroup.o"
         if not out.exists():
             # Fortified, a jump to another fiber's stack would pass for an error.
             source = str(HERE / "threadgroup.cpp")
-            self._compile("-O2", "-U_FORTIFY_SOURCE", "-c", source, "-o", str(out))
+            self._compile("-O2", "-U_FORTIFY_SOURCE", self._width, "-c", source, "-o", str(out))
         return out
 
     def _compile(self, *words: str) -> None:

@@ -1,9 +1,9 @@
 // Runs one kernel on the CPU: each invocation is a fiber that stops at barriers and where its
-// simdgroup does something together. Every access to memory is watched: races between invocations
-// with no barrier between them and between threadgroups, reads of what nobody wrote, accesses
-// outside a buffer. The kernel's text is compiled with -fsanitize=thread and linked with these
-// hooks instead of that sanitizer's library. A trap is what -fsanitize=undefined makes of arithmetic
-// and addresses that C++ gives no meaning.
+// simdgroup, of STAND_IN_LANES, does something together. Every access to memory is watched: races
+// between invocations with no barrier between them and between threadgroups, reads of what nobody
+// wrote, accesses outside a buffer. The kernel's text is compiled with -fsanitize=thread and linked
+// with these hooks instead of that sanitizer's library. A trap is what -fsanitize=undefined makes of
+// arithmetic and addresses that C++ gives no meaning.
 //
 // Standard input: int32 threadgroups, simdgroups, order, buffers; for each buffer int64 bytes and
 // int32 its kind; the contents of those that are given here. Standard output: the contents of those
@@ -40,7 +40,7 @@ extern "C" __attribute__((weak)) char __start_threadgroup[], __stop_threadgroup[
 
 namespace {
 
-constexpr int LANES = 32, STRANGER = 1 << 20, PAD = 256;
+constexpr int LANES = STAND_IN_LANES, STRANGER = 1 << 20, PAD = 256;
 constexpr size_t STACK = 128 << 10;
 constexpr unsigned char GARBAGE = 0x55;
 
@@ -233,6 +233,7 @@ void take_buffers(int count, char** names) {
 }  // namespace
 
 extern "C" void stand_in_barrier() { stop(State::barrier); }
+extern "C" unsigned stand_in_running() { return running; }
 
 // The last lane to come does it for all.
 extern "C" void stand_in_together(StandInCall* call) {
