@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from speccc import user_cache
 from speccc.errors import InputError
+from speccc.ir.place import check_place
 from speccc.quick_import import without_torch
 from speccc.runtime.destination import ZIP_MAGIC
 
@@ -39,8 +40,6 @@ class Options:
 
 def is_artifact(path: Path) -> bool:
     """Whether the file is one of ours, by its first bytes. InputError when it cannot be read."""
-    from speccc.ir.frontends.open import check_place
-
     if path.is_dir():
         return False
     try:

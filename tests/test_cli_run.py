@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -226,3 +228,32 @@ def test_inspect_a_model(model: Path, document: Json, capsys: Capture) -> None:
     shown = capsys.readouterr().out
     assert "config.n_layers" in shown
     assert not any(line.endswith(" ") for line in shown.splitlines())
+
+
+ALONE = """
+import sys
+from speccc.cli import run
+assert run(sys.argv[1:]) == 0
+print(*sys.modules)
+"""
+
+
+def test_an_artifact_is_run_without_what_reads_and_compiles_models(compilation: Compiled) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        ALONE,
+        "run",
+        "-m",
+        str(compilation.path),
+        "-n",
+        "2",
+        "-p",
+        "a",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "speccc.runtime.session" in loaded
+    slow = ("tvm", "torch", "gguf", "networkx", "rich", "speccc.ir.frontends", "speccc.ir.formats",
+            "speccc.passes", "speccc.targets.base", "speccc.autotune", "speccc.driver")  # fmt: skip
+    assert [name for name in slow if name in loaded] == []

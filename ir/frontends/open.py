@@ -8,20 +8,10 @@ from speccc.errors import InputError, UnsupportedError
 from speccc.ir.frontends.gguf import open_gguf
 from speccc.ir.frontends.safetensors import open_safetensors
 from speccc.ir.frontends.source import ModelSource
+from speccc.ir.place import check_place
 
 # Formats that hold Python objects: loading one runs its author's code.
 PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"})
-
-
-def check_place(path: Path) -> None:
-    """InputError unless there is a file or a folder; opening a pipe would wait for its writer."""
-    if not path.exists():
-        raise InputError("no such file or directory", where=str(path))
-    if not (path.is_file() or path.is_dir()):
-        raise InputError(
-            "is no model file but a device or a pipe: name a GGUF file or a model folder",
-            where=str(path),
-        )
 
 
 def open_model(path: Path) -> ModelSource:
