@@ -8,6 +8,7 @@ Needs the targets' tools (`speccc doctor -v`); a stage without its tool is named
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from speccc.emit import EmitOptions, emit_to
+from speccc.errors import SpecccError
+from speccc.ir.frontends.open import check_place
 from speccc.targets.devices import PROFILES
 from speccc.targets.registry import target, target_names
 
@@ -65,12 +68,15 @@ def main() -> None:
     """Prints the table line by line, since a whole one takes minutes."""
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("targets", nargs="*")
+    parser.add_argument("targets", nargs="*", default=[])
     parser.add_argument("--weights")
     parser.add_argument("--activations", default="int8")
     given = parser.parse_args()
     options = EmitOptions(weights=given.weights, activations=given.activations)
     names = given.targets or [n for n in target_names() if PROFILES[n].device is None]
+    check_place(given.model)
+    for name in names:
+        target(name)
     for cells in (HEADER, ("---",) * len(HEADER)):
         print(f"| {' | '.join(cells)} |", flush=True)
     for name in names:
@@ -78,4 +84,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SpecccError as error:
+        sys.exit(f"error: {error}")
