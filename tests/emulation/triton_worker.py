@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 import traceback
 from dataclasses import replace
@@ -21,6 +20,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton_engine import create_dot
 
+from speccc.scratch import Scratch
 from speccc.targets.triton_build import load_triton_module
 
 
@@ -91,11 +91,11 @@ def main() -> None:
     # The check of each sum for overflow ends in an assert that is off without `debug`: all in vain.
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
-    with tempfile.TemporaryDirectory(prefix="speccc-interpret-") as folder:
+    with Scratch() as folder:
         for line in sys.stdin:
             request = json.loads(line)
             try:
-                kernel = _kernel(request["source"], request["kernel"], Path(folder))
+                kernel = _kernel(request["source"], request["kernel"], folder)
                 tensors = {k: _tensor(*v) for k, v in request["arrays"].items()}
                 args, grid = {**tensors, **request["scalars"]}, tuple(request["grid"])
                 with np.errstate(all="ignore"):
