@@ -5,11 +5,17 @@ of this step, listed in `path` by depth. Scores are computed for all slots of th
 then keeps the visible ones, in order of their position in the text, and leaves exact zeros for the
 others. Every sum runs over positions in order, so a chain, a tree and a prefill agree to the bit.
 Heads that share a KV head are folded into the rows: each key and value is read once for a tile.
+
+Queries and powers may be rounded to f16 for matrix engines (`ATTENTION`). How an engine groups the
+products of a sum is its own affair, so the same ones must meet for any step. Of scores that is so:
+each is a sum over a head. Values are summed over slots, where a tree's rows do not lie in order of
+position; so an engine sums whole groups of slots so far back that they are committed in every step,
+and the slots behind them come in order as ever.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from speccc.errors import UnsupportedError
 from speccc.ir import expr as ex
@@ -32,10 +38,18 @@ from speccc.ir.tile import (
     Share,
     Stmt,
 )
-from speccc.ir.types import F32
+from speccc.ir.types import F16, F32, DType
 from speccc.passes.lower_context import MAX_ROWS, Context, load_index
 from speccc.passes.lower_region import buffers_of
+from speccc.passes.round_rows import rounded
 from speccc.passes.tile_matmul import WIDTHS
+
+ATTENTION: dict[str, DType | None] = {"f32": None, "f16": F16}
+"""Numeric classes of attention -> the type that matrix engines multiply, if they may."""
+GROUP = 64
+"""Slots of a group: whole steps of every engine, as each begins its sums anew."""
+LATEST = MAX_ROWS
+"""Positions, a row's own the last, that may be tokens of its step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,11 @@ class _Parts:
     groups: int
     size: int
     scale: float
+
+    @property
+    def engine(self) -> DType | None:
+        """The type that matrix engines multiply here."""
+        return ATTENTION[self.ctx.attention]
 
     @property
     def folded(self) -> Expr:
@@ -81,6 +100,7 @@ def lower_attention(ctx: Context, node: Node, name: str) -> tuple[Kernel, ...]:
     layer = ctx.caches[k]
     if ctx.caches[v] != layer:
         raise UnsupportedError(f"{name}: keys and values of different layers")
+    _check_class(ctx)
     p = _Parts(
         ctx,
         ctx.values[q],
@@ -99,6 +119,17 @@ def lower_attention(ctx: Context, node: Node, name: str) -> tuple[Kernel, ...]:
     )
 
 
+def _check_class(ctx: Context) -> None:
+    if ctx.attention not in ATTENTION:
+        choices = ", ".join(ATTENTION)
+        raise UnsupportedError(f"--attention {ctx.attention}: choose one of {choices}")
+    engine = ATTENTION[ctx.attention]
+    if engine is not None and ctx.k.dtype != engine:
+        raise UnsupportedError(
+            f"--attention {ctx.attention}: the cache holds {ctx.k.dtype}; choose --kv {engine}"
+        )
+
+
 def _zeroed(width: int) -> tuple[Buf, list[Stmt]]:
     acc = Buf("acc", (width, LANES), F32, Mem.TILE)
     i, j = Var("i"), Var("j")
@@ -115,10 +146,11 @@ def _scores(p: _Parts) -> tuple[Stmt, ...]:
         acc, out = _zeroed(width)
         i, j, k = Var("i"), Var("j"), Var("k")
         at = ex.add(row, i)
-        a = Load(p.q, (p.row(at), ex.add(ex.mul(p.head(group, at), p.size), k)))
+        query = Load(p.q, (p.row(at), ex.add(ex.mul(p.head(group, at), p.size), k)))
+        a = query if p.engine is None else rounded(p.engine, query)
         slot = ex.add(ex.mul(tile, LANES), j)
         b = _cached(p, (p.layer, group, tile, k, j), (group, k, slot), keys=True)
-        out.append(Dot(acc, i, j, k, 0, p.size, a, b))
+        out.append(Dot(acc, i, j, k, 0, p.size, a, b, p.engine))
         x, y = Var("i"), Var("j")
         to = ex.add(row, x)
         index = (p.head(group, to), p.row(to), ex.add(ex.mul(tile, LANES), y))
@@ -279,7 +311,8 @@ def _values(p: _Parts) -> tuple[Stmt, ...]:
         at = ex.add(row, i)
         a = Load(p.scores, (p.head(group, at), p.row(at), k))
         b = _cached(p, (p.layer, group, panel, k, j), (group, ex.mul(panel, LANES), k), keys=False)
-        out.append(Dot(acc, i, j, k, 0, ex.add(ctx.length, ctx.m), a, b))
+        whole = Dot(acc, i, j, k, 0, ex.add(ctx.length, ctx.m), a, b)
+        out += [whole] if p.engine is None else _settled_apart(p, whole, p.row(at), p.engine)
         x, y = Var("i"), Var("j")
         to = ex.add(row, x)
         head, token = p.head(group, to), p.row(to)
@@ -290,3 +323,27 @@ def _values(p: _Parts) -> tuple[Stmt, ...]:
 
     rows = RowTiles(row, p.folded, tuple((w, body(w)) for w in WIDTHS))
     return (Share(unit, p.groups * panels, (rows,)),)
+
+
+def _settled_apart(p: _Parts, whole: Dot, row: Expr, engine: DType) -> list[Stmt]:
+    """A sum over slots as two: of settled ones by a matrix engine, of the others in order.
+
+    To a row at position q those groups are settled that end before its `LATEST` positions: no step
+    with that row has them among its own tokens. So the two add the same products in the same order
+    for every step; what belongs to the other sum is zero, and zeros change nothing.
+    """
+    ctx, k = p.ctx, whole.k
+
+    def settled(position: Expr) -> Expr:
+        past = ex.maximum(ex.sub(position, LATEST - 1), 0)
+        return ex.mul(ex.idiv(past, GROUP), GROUP)
+
+    least, last = settled(ctx.length), settled(ex.sub(ex.add(ctx.length, ctx.m), 1))
+    own = settled(ex.add(ctx.length, load_index(ctx.depth, row)))
+    zero, early = ex.lit(0.0, F32), ex.lt(k, own)
+    before = rounded(engine, ex.select(early, whole.a, zero))
+    after = ex.select(early, zero, whole.a)
+    return [
+        replace(whole, hi=last, a=before, engine=engine),
+        replace(whole, lo=least, a=after),
+    ]

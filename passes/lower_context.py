@@ -95,6 +95,7 @@ class Context:
     picks: Buf | None = None
     counter: int = 0
     activations: str = "int8"
+    attention: str = "f32"
 
     def __post_init__(self) -> None:
         kv, scale = self.kv, self.kv.dtype == I8

@@ -50,7 +50,8 @@ class LowerGraph:
     """Lowers embed, fused, attention and loop nodes; anything else is refused by name.
 
     With `top` the step can give up to so many of a row's largest logits. `activations` is how rows
-    are rounded for weights that take it (`passes/tile_matmul.py`).
+    are rounded for weights that take it (`passes/tile_matmul.py`), `attention` how queries and
+    powers are (`passes/lower_attention.py`).
     """
 
     kv: str = "f16"
@@ -58,6 +59,7 @@ class LowerGraph:
     windowed: bool = False
     """Each matrix is bound by itself: see `WeightLayout`."""
     activations: str = INT8
+    attention: str = "f32"
 
     def run(self, graph: Graph) -> Lowered:
         """The plan of one step."""
@@ -69,6 +71,7 @@ class LowerGraph:
             head=HeadRows(self.top),
             weights=WeightLayout(windowed=self.windowed),
             activations=self.activations,
+            attention=self.attention,
         )
         ctx.values[graph.param("tokens")] = ctx.tokens
         for index, name in enumerate(n for n in graph.names if n.startswith("cache_k.")):

@@ -56,6 +56,7 @@ def compile(
     tune_seconds: float = 0.0,
     weights: str | None = None,
     activations: str = "int8",
+    attention: str = "f32",
 ) -> Model:
     """Compiles a GGUF file or safetensors folder and loads the result.
 
@@ -63,6 +64,7 @@ def compile(
     `weights` is the format the layers' matrices are stored in anew (`speccc.requantize.WEIGHTS`).
     `activations` says how rows are rounded where weights take it: "int8", "nvfp4", "f16", "bf16" or
     "fp8", the latter three for weights of that format.
+    `attention` is what it multiplies: "f32", or "f16" for matrix engines over a cache of f16.
     `tune_seconds` are spent on schedules if none are known for this model and machine.
     InputError (exit code 2) for bad models and options.
     """
@@ -82,6 +84,7 @@ def compile(
         tune_seconds=tune_seconds,
         weights=weights,
         activations=activations,
+        attention=attention,
     )
     if output is not None:
         compile_to(Path(path), Path(output), options, progress)

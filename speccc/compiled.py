@@ -36,6 +36,7 @@ class Options:
     context: int | None = None
     weights: str | None = None
     activations: str = "int8"
+    attention: str = "f32"
 
 
 def is_artifact(path: Path) -> bool:
@@ -105,6 +106,7 @@ def cached_model(path: Path, options: Options, report: Report | None = None) -> 
             kv=options.kv,
             weights=options.weights,
             activations=options.activations,
+            attention=options.attention,
         )
     from speccc.autotune.cache import warn
 
@@ -151,6 +153,7 @@ def _refuse(path: Path, options: Options) -> None:
     flags = {"--isa": options.isa != default.isa, "--kv": options.kv != default.kv}
     flags["--weights"] = options.weights != default.weights
     flags["--activations"] = options.activations != default.activations
+    flags["--attention"] = options.attention != default.attention
     flags["--target"] = options.target != default.target
     for flag, given in flags.items():
         if given:

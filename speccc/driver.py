@@ -79,6 +79,8 @@ class CompileOptions:
     """The format of the layers' matrices, of `requantize.WEIGHTS`; None leaves the file's."""
     activations: str = "int8"
     """How rows are quantised, of `tile_matmul.ACTIVATIONS`; int8 for weights not made for it."""
+    attention: str = "f32"
+    """What attention multiplies, of `lower_attention.ATTENTION`."""
 
 
 @dataclass
@@ -185,7 +187,9 @@ def _front(
 ) -> _Front:
     context = _context(source, options.context)
     graph = final_graph(source, options, times, tell)
-    lowering = LowerGraph(options.kv, MOST_TOP, activations=options.activations)
+    lowering = LowerGraph(
+        options.kv, MOST_TOP, activations=options.activations, attention=options.attention
+    )
     lowered = lower_for(options.target, lowering, graph)
     bounds = _bounds(lowered)
     arena = PlanMemory(bounds).run(lowered.plan)
@@ -402,6 +406,7 @@ def _manifest(made: _Made, times: _Times, cost: VerifyTable | None) -> dict[str,
         "formats": _formats(source),
         "weights": options.weights,
         "activations": options.activations,
+        "attention": options.attention,
         "target": "cpu" if made.device is None else made.device.name,
         "isa": made.isa.name if made.device is None else "",
         "machine": platform.machine() if made.device is None else "",

@@ -5,18 +5,14 @@ The folder appears whole or not at all: everything is written beside it and rena
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import itertools
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from speccc.errors import InputError, SpecccError, UnsupportedError
+from speccc.emit_folder import REPORT, UNFINISHED, emit_destination, publish, writing
+from speccc.errors import SpecccError, UnsupportedError
 from speccc.ir.build_llama import build_llama, weight_types
 from speccc.ir.expr import Var
 from speccc.ir.frontends import ModelSource, open_model
@@ -43,15 +39,10 @@ Progress = Callable[[str, int, int], None]
 Document = Mapping[str, object]
 
 SCHEMA = 1
-REPORT = "report.json"
-UNFINISHED = ".speccc-emit-"
-"""How the name of a folder begins that is being written."""
 WIDTHS = (1, 4, 8, 16)
 """Rows for which traffic is reported."""
 CONTEXT = 1024
 """Tokens in the cache for which traffic is reported."""
-MOST_JSON = 1 << 26
-"""Bytes of a report; ours have thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +53,7 @@ class EmitOptions:
     strict: bool = False
     weights: str | None = None
     activations: str = "int8"
+    attention: str = "f32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +87,17 @@ def emit_to(
         raise UnsupportedError(why, where=target.name)
     rendered = target.render(front.plan, front.arena, front.bounds)
     _check_names(rendered)
-    with _writing(folder):
+    with writing(folder):
         scratch = Scratch(UNFINISHED, destination.parent)
     with scratch as work:
         made = work / "new"
         kernels, missing = _kernels(made, folder, target, rendered, options, tell)
         report = _report(front, target, rendered, options, kernels, missing)
-        with _writing(folder):
+        with writing(folder):
             _write_json(made / LAUNCH_PLAN, document(rendered))
             _write_json(made / REPORT, report)
-            _publish(made, destination, work)
+            publish(made, destination, work)
     return report
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """What the system refuses is the user's folder's, not a hidden one's."""
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or error
-        raise InputError(f"cannot be written ({why})", where=str(folder)) from error
 
 
 def read_model(path: Path, options: EmitOptions, tell: Progress, target: str = "") -> Front:
@@ -127,72 +109,14 @@ def read_model(path: Path, options: EmitOptions, tell: Progress, target: str = "
     if options.weights is not None:
         source = requantized(source, options.weights)
     graph = optimize(build_llama(source.config, weight_types(source.weights)))
-    lowering = LowerGraph(options.kv, MOST_TOP, activations=options.activations)
+    lowering = LowerGraph(
+        options.kv, MOST_TOP, activations=options.activations, attention=options.attention
+    )
     lowered = lower_for(target, lowering, graph)
     bounds = {lowered.sizes["m"]: MAX_ROWS}
     arena = PlanMemory(bounds).run(lowered.plan)
     tell("read", 1, 1)
     return Front(source, lowered, arena, bounds)
-
-
-def emit_destination(folder: Path) -> Path:
-    """The folder to write, links followed. InputError unless it is new, empty or an older one."""
-    real, where = folder.resolve(), str(folder)
-    if not real.parent.is_dir():
-        raise InputError("its folder does not exist; make it first", where=where)
-    if not real.exists():
-        return real
-    if not real.is_dir():
-        raise InputError("is a file; name a folder with -o", where=where)
-    # Another folder takes its place, which neither a disk nor a shell would follow.
-    if os.path.ismount(real):
-        raise InputError("is where a disk is mounted; name a folder in it with -o", where=where)
-    if Path.cwd().is_relative_to(real):
-        raise InputError("is the folder this runs in; name another with -o", where=where)
-    other = _foreign(real)
-    if other:
-        raise InputError(f"holds other files ({other}); name a new folder with -o", where=where)
-    return real
-
-
-def read_report(folder: Path) -> dict[str, Any]:
-    """An emitted folder's report. InputError when it is absent or not one of ours."""
-    path = folder / REPORT
-    if not path.is_file():
-        raise InputError("no such file; is this a folder of `speccc emit`?", where=str(path))
-    if path.stat().st_size > MOST_JSON:
-        raise InputError("is too large to be ours", where=str(path))
-    try:
-        value = json.loads(path.read_text())
-    except (ValueError, RecursionError):
-        raise InputError("is not JSON: emit it again", where=str(path)) from None
-    if not isinstance(value, dict):
-        raise InputError("holds no object: emit it again", where=str(path))
-    return value
-
-
-def _foreign(folder: Path) -> str | None:
-    """The first entry that no emit wrote, all of which go when the folder is replaced."""
-    found = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*"))
-    if not found:
-        return None
-    try:
-        ours = _entries(read_report(folder))
-    except InputError:
-        ours = set()
-    return next((name for name in found if name not in ours), None)
-
-
-def _entries(report: Mapping[str, Any]) -> set[str]:
-    """Everything in the folder of a report; nothing when it is no report of an emit."""
-    kernels = report.get("kernels")
-    if not (isinstance(report.get("schema"), int) and isinstance(report.get("target"), str)):
-        return set()
-    try:
-        built = {f"{KERNELS}/{k['name']}.{ext}" for k in kernels or () for ext in k["files"]}
-    except (TypeError, KeyError):
-        return set()
-    return {KERNELS, LAUNCH_PLAN, REPORT, *built} if built else set()
 
 
 def _check_names(rendered: RenderedPlan) -> None:
@@ -211,7 +135,7 @@ def _kernels(
     tell: Progress,
 ) -> tuple[list[Document], dict[str, str]]:
     """Writes all kernels into `made`; their entries in the report, and what tools are missing."""
-    with _writing(folder):
+    with writing(folder):
         (made / KERNELS).mkdir(parents=True)
     missing: dict[str, str] = {}
     kernels = []
@@ -219,7 +143,7 @@ def _kernels(
         tell("build", n, len(rendered.sources))
         built = _build(source, target, options, missing)
         files = {source.ext: source.text.encode(), **built}
-        with _writing(folder):
+        with writing(folder):
             for ext, data in files.items():
                 (made / KERNELS / f"{source.name}.{ext}").write_bytes(data)
         kernels.append(_kernel(source, files))
@@ -270,6 +194,7 @@ def _report(
         "kv": options.kv,
         "weights": options.weights,
         "activations": options.activations,
+        "attention": options.attention,
         "compiler": target.fingerprint(),
         "launches_per_step": launches_per_step(rendered),
         "instructions": _sum_instructions(kernels),
@@ -357,30 +282,3 @@ def _fact(fact: object) -> object:
 
 def _write_json(path: Path, value: Document) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _publish(made: Path, destination: Path, work: Path) -> None:
-    """`made` becomes `destination`; what was there goes aside, and comes back if that fails.
-
-    Other emits may do so at the same time: the last one's stays.
-    """
-    made.chmod(0o755)
-    for turn in itertools.count():
-        aside = work / f"old-{turn}"
-        try:
-            if destination.exists():
-                destination.rename(aside)
-            made.rename(destination)
-        except BaseException as error:
-            # Also for Ctrl-C: what is aside goes with the temporary folder.
-            if aside.exists() and not destination.exists():
-                aside.rename(destination)
-            overtaken = isinstance(error, OSError) and error.errno in OVERTAKEN
-            if not (overtaken and made.exists()):
-                raise
-        else:
-            return
-
-
-OVERTAKEN = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
-"""What a rename says when another emit came first."""

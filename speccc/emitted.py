@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from speccc.emit import read_report
+from speccc.emit_folder import read_report
 from speccc.errors import InputError, SpecccError
 from speccc.runtime.devices.built_kernels import read_plan
 from speccc.runtime.devices.drivers import binary_ending
@@ -40,6 +40,7 @@ def open_emitted(
         kv=kv,
         weights=stored,
         activations=str(report.get("activations", "int8")),
+        attention=str(report.get("attention", "f32")),
     )
     subject = tunable(model, options)
     _check_model(model, folder, report)

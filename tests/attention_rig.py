@@ -30,12 +30,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Heads:
-    """The shape of an attention: query heads, KV heads, elements of a head, type of the cache."""
+    """The shape of an attention: query heads, KV heads, elements of a head, type of the cache,
+    and what is multiplied."""
 
     heads: int
     groups: int
     size: int
     kv: str = "f16"
+    attention: str = "f32"
 
     @property
     def scale(self) -> float:
@@ -79,7 +81,8 @@ def lowered(shape: Heads) -> Lowered:
         g.param("length", (), I32),
         g.param("p", (m,), I32),
     ).node
-    ctx = Context(KvShape(1, shape.groups, shape.size, KV_TYPES[shape.kv]))
+    kv = KvShape(1, shape.groups, shape.size, KV_TYPES[shape.kv])
+    ctx = Context(kv, attention=shape.attention)
     ctx.values[q] = ctx.buffer("q", (ctx.m, shape.heads * shape.size), F32, Role.INPUT)
     ctx.caches |= {k: lit(0), v: lit(0)}
     kernels = lower_attention(ctx, node, "attn")

@@ -64,6 +64,7 @@ class Spec:
     kind: str = "gguf"
     isa: str = "auto"
     activations: str = "int8"
+    attention: str = "f32"
 
 
 def model_file(spec: Spec, folder: Path) -> Path:
@@ -78,7 +79,8 @@ def model_file(spec: Spec, folder: Path) -> Path:
 def compiled(spec: Spec) -> Model:
     """The compiled model, one compilation a process."""
     with tempfile.TemporaryDirectory(prefix="speccc-") as folder:
-        options = {"kv": spec.kv, "isa": spec.isa, "activations": spec.activations}
+        classes = {"activations": spec.activations, "attention": spec.attention}
+        options = {"kv": spec.kv, "isa": spec.isa, **classes}
         return unmeasured(model_file(spec, Path(folder)), **options)
 
 

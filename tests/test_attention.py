@@ -19,6 +19,8 @@ SHAPES = {
     "int8": Heads(9, 3, 64, "i8"),
     "int8, wide heads": Heads(4, 1, 128, "i8"),
     "f32": Heads(4, 2, 16, "f32"),
+    "in halves": Heads(9, 3, 64, "f16", "f16"),
+    "in halves, wide heads": Heads(4, 1, 128, "f16", "f16"),
 }
 TREE = (-1, 0, -1, 2, 0, 4, 3)
 STEPS = {
@@ -31,7 +33,7 @@ STEPS = {
     "tree over tiles": (20, 121, (-1, *range(12), *range(7))),
     "widest": (64, 70, None),
 }
-ROUNDING = 2.0**-24
+ROUNDING, HALF = 2.0**-24, 2.0**-11
 
 
 @pytest.fixture(params=SHAPES)
@@ -54,11 +56,13 @@ def bound(shape: Heads, step: Step) -> float:
     its sum of magnitudes, `size * scale` on average and less than 6 times that. A power is off by
     as much relatively, and by its own 2**-21 (degree 5 polynomial). Weighted values, of magnitude
     at most `top`, sum in order over n positions: n * 2**-24 more, twice with the denominator.
+    In halves queries, and so scores, are off by 2**-11 of that, and powers by as much again.
     """
-    score = shape.size * ROUNDING * 6 * shape.size * shape.scale
+    unit = HALF if shape.attention == "f16" else 0.0
+    score = (shape.size * ROUNDING + unit) * 6 * shape.size * shape.scale
     count = step.length + len(step.q)
     top = float(np.abs(step.v).max())
-    return top * (2 * score + 2.0**-20 + 2 * count * ROUNDING)
+    return top * (2 * score + 2.0**-20 + 2 * count * ROUNDING + unit)
 
 
 @pytest.mark.parametrize("which", STEPS)

@@ -30,6 +30,7 @@ MODELS = {
     "nvfp4 by tensor, kv f16": Spec(Tiny(seed=8, layers=1, tied=False), "nvfp4_rows"),
     "nvfp4 by nvfp4": Spec(Tiny(seed=7, layers=1), "nvfp4", activations="nvfp4"),
     "fp8, kv f16": Spec(Tiny(seed=9), "fp8", kind="llama"),
+    "attention in halves": Spec(Tiny(seed=13, layers=1), "q8_0", attention="f16"),
     "f16 by f16": Spec(Tiny(seed=10, layers=1), "f16", activations="f16"),
     "bf16 by bf16": Spec(Tiny(seed=11, layers=1, tied=False), "bf16", activations="bf16"),
     "fp8 by fp8": Spec(Tiny(seed=12, layers=1), "fp8", kind="llama", activations="fp8"),

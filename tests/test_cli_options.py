@@ -9,12 +9,13 @@ from typing import Any, NoReturn
 import pytest
 from models import tiny_llama
 
+from speccc.cli import compile as offered
 from speccc.cli import run
-from speccc.cli.compile import ACTIVATIONS as CHOICES
 from speccc.errors import InputError
-from speccc.passes.lower_graph import ACTIVATIONS
+from speccc.passes.lower_attention import ATTENTION
+from speccc.passes.tile_matmul import ACTIVATIONS
 
-CHOSEN = {"kv": "i8", "weights": "nvfp4", "activations": "nvfp4"}
+CHOSEN = {"kv": "i8", "weights": "nvfp4", "activations": "nvfp4", "attention": "f16"}
 FLAGS = [word for name, value in CHOSEN.items() for word in (f"--{name}", value)]
 COMPILERS = {
     "compile": "speccc.driver.compile_to",
@@ -28,7 +29,8 @@ ALSO = {"run": ["-p", "a"], "emit": ["--target", "vulkan:lavapipe"]}
 
 
 def test_the_choices_are_those_of_the_compiler() -> None:
-    assert set(CHOICES) == set(ACTIVATIONS)
+    assert set(offered.ACTIVATIONS) == set(ACTIVATIONS)
+    assert set(offered.ATTENTION) == set(ATTENTION)
 
 
 @pytest.mark.parametrize("command", COMPILERS)
@@ -54,7 +56,9 @@ def test_a_command_hands_its_options_on(
 
 
 @pytest.mark.parametrize("command", ["run", "bench"])
-@pytest.mark.parametrize("flag", ["--activations int8", "--kv f16", "--isa auto"])
+@pytest.mark.parametrize(
+    "flag", ["--activations int8", "--attention f32", "--kv f16", "--isa auto"]
+)
 def test_an_artifact_refuses_even_a_default_that_is_typed(
     command: str, flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

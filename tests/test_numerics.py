@@ -77,9 +77,8 @@ class PlanSession:
     def __init__(self, spec: Spec, folder: Path, slots: int = 64) -> None:
         source = open_model(model_file(spec, folder))
         options = CompileOptions(kv=spec.kv)
-        self.lowered = LowerGraph(spec.kv, activations=spec.activations).run(
-            final_graph(source, options, _Times())
-        )
+        lowering = LowerGraph(spec.kv, activations=spec.activations, attention=spec.attention)
+        self.lowered = lowering.run(final_graph(source, options, _Times()))
         blob, vectors = pack_weights(self.lowered.weights, source.weights)
         self.length = 0
         self.sizes: dict[Var, int] = {}
@@ -132,6 +131,7 @@ PLANS = {
     "fp8, kv f16": Spec(Tiny(seed=9), "fp8", kind="llama"),
     "nvfp4 by nvfp4": Spec(Tiny(seed=7, layers=1), "nvfp4", activations="nvfp4"),
     "f16 by f16": Spec(Tiny(seed=10, layers=1), "f16", activations="f16"),
+    "attention in halves": Spec(Tiny(seed=13, layers=1), "q8_0", attention="f16"),
     "bf16 by bf16": Spec(Tiny(seed=11, layers=1, tied=False), "bf16", activations="bf16"),
     "fp8 by fp8": Spec(Tiny(seed=12, layers=1), "fp8", kind="llama", activations="fp8"),
 }

@@ -16,6 +16,7 @@ from speccc.cli.compile import (
     ISAS,
     KV_TYPES,
     activations_option,
+    attention_option,
     one_model,
     refuse_given,
     weights_option,
@@ -65,6 +66,7 @@ MOST_ROWS = 64
               help="KV format to compile a model file for.")  # fmt: skip
 @weights_option
 @activations_option
+@attention_option
 @click.option("-v", "--verbose", is_flag=True, help="Show the settings as well.")
 @output.json_option
 def command(
@@ -83,6 +85,7 @@ def command(
     kv: str,
     weights: str | None,
     activations: str,
+    attention: str,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -102,7 +105,9 @@ def command(
     load_before, begun = load(), ticks()
     count = threads or cores()
     with output.progress() as report:
-        options = compiled.Options(isa=isa, kv=kv, weights=weights, activations=activations)
+        options = compiled.Options(
+            isa=isa, kv=kv, weights=weights, activations=activations, attention=attention
+        )
         ours = _artifact(path, options, against, report)
         bench = _Bench(ours, path, against, count, text, report)
         measured = (

@@ -19,7 +19,8 @@ from speccc.runtime.destination import artifact_destination
 ISAS = ("auto", "avx512vnni", "avxvnni", "avx2", "dotprod", "portable")
 KV_TYPES = ("f16", "i8", "f32")
 ACTIVATIONS = ("int8", "nvfp4", "f16", "bf16", "fp8")
-COMPILER = ("isa", "kv", "weights", "activations", "target")
+ATTENTION = ("f32", "f16")
+COMPILER = ("isa", "kv", "weights", "activations", "attention", "target")
 """Flags of other commands that only matter when a model is compiled."""
 WEIGHTS = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "fp8", "f16", "bf16")
 weights_option = click.option(
@@ -34,6 +35,13 @@ activations_option = click.option(
     show_default=True,
     help="How activations are quantised for weights that take it.",
 )
+attention_option = click.option(
+    "--attention",
+    type=click.Choice(ATTENTION),
+    default="f32",
+    show_default=True,
+    help="What attention multiplies: f16 is for a GPU's matrix engines and a cache of f16.",
+)
 
 EPILOG = """\b
 Examples:
@@ -42,7 +50,7 @@ Examples:
   speccc compile model.gguf --tune 60
   speccc compile model.gguf --weights nvfp4 -o model-nvfp4.speccc
   speccc compile model.gguf --weights nvfp4 --activations nvfp4
-  speccc compile model.gguf --target cuda:sm_90 -o model-sm_90.speccc
+  speccc compile model.gguf --target cuda:sm_90 --attention f16 -o model-sm_90.speccc
   speccc compile ./hf-folder -o model.speccc --dump stages/
 """
 
@@ -62,6 +70,7 @@ Examples:
               help="Number format of the KV cache.")  # fmt: skip
 @weights_option
 @activations_option
+@attention_option
 @click.option("--tune", "tune_seconds", type=Finite(0), default=10.0,
               metavar="SECONDS", show_default=True,
               help="Time to find schedules if none are known here yet; 0 for none.")  # fmt: skip
@@ -78,6 +87,7 @@ def command(
     kv: str,
     weights: str | None,
     activations: str,
+    attention: str,
     tune_seconds: float,
     dump: str | None,
     verbose: bool,
@@ -100,6 +110,7 @@ def command(
         tune_seconds=tune_seconds,
         weights=weights,
         activations=activations,
+        attention=attention,
     )
     with output.progress() as report, without_torch(), rare_collections():
         manifest = compile_to(source, to, options, report)

@@ -8,7 +8,14 @@ from pathlib import Path
 import click
 
 from speccc.cli import output
-from speccc.cli.compile import KV_TYPES, activations_option, one_model, own_name, weights_option
+from speccc.cli.compile import (
+    KV_TYPES,
+    activations_option,
+    attention_option,
+    one_model,
+    own_name,
+    weights_option,
+)
 from speccc.cli.spelling import Command
 from speccc.compiled import model_file
 
@@ -30,6 +37,7 @@ Examples:
               help="Number format of the KV cache.")  # fmt: skip
 @weights_option
 @activations_option
+@attention_option
 @click.option("--strict", is_flag=True, help="Fail when a tool of the target is missing here.")
 @click.option(
     "--list", "list_all", is_flag=True, help="List the targets and what is known of them."
@@ -43,6 +51,7 @@ def command(
     kv: str,
     weights: str | None,
     activations: str,
+    attention: str,
     strict: bool,
     list_all: bool,
     as_json: bool,
@@ -60,7 +69,8 @@ def command(
     if target.partition(":")[0] == "cpu":
         hint = "`speccc compile` makes the CPU's code"
         raise click.UsageError(f"--target {target}: emit is for GPUs (--list shows them); {hint}")
-    from speccc.emit import EmitOptions, emit_destination, emit_to
+    from speccc.emit import EmitOptions, emit_to
+    from speccc.emit_folder import emit_destination
     from speccc.targets import registry
 
     if folder == "":
@@ -69,7 +79,8 @@ def command(
     to = Path(folder or f"{own_name(source)}-{made.name.replace(':', '-')}")
     emit_destination(to)
     with output.progress() as progress:
-        report = emit_to(source, made, to, EmitOptions(kv, strict, weights, activations), progress)
+        options = EmitOptions(kv, strict, weights, activations, attention)
+        report = emit_to(source, made, to, options, progress)
     if as_json:
         output.print_json({"folder": str(to), "report": report})
         return

@@ -17,6 +17,7 @@ from speccc.cli.compile import (
     ISAS,
     KV_TYPES,
     activations_option,
+    attention_option,
     one_model,
     print_passes,
     print_plan,
@@ -95,6 +96,7 @@ class Sampling:
               help="KV format to compile a model file for.")  # fmt: skip
 @weights_option
 @activations_option
+@attention_option
 @click.option("-v", "--verbose", is_flag=True, help="Show compile passes, memory and statistics.")
 @output.json_option
 def command(
@@ -121,6 +123,7 @@ def command(
     kv: str,
     weights: str | None,
     activations: str,
+    attention: str,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -133,7 +136,7 @@ def command(
     sampling = Sampling(
         temperature, top_k, top_p, min_p, secrets.randbits(31) if seed < 0 else seed
     )
-    options = compiled.Options(target, isa, kv, context, weights, activations)
+    options = compiled.Options(target, isa, kv, context, weights, activations, attention)
     with output.progress() as report:
         loaded = compiled.open_any(path, options, report)
         tokens = _tokens(loaded, text, system, chat=chat, raw=raw)

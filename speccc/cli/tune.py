@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from speccc.cli import output
-from speccc.cli.compile import ISAS, KV_TYPES, activations_option, one_model, weights_option
+from speccc.cli.compile import (
+    ISAS,
+    KV_TYPES,
+    activations_option,
+    attention_option,
+    one_model,
+    weights_option,
+)
 from speccc.cli.numbers import Finite
 from speccc.cli.spelling import Command
 from speccc.compiled import model_file
@@ -40,6 +47,7 @@ Examples:
               help="Number format of the KV cache.")  # fmt: skip
 @weights_option
 @activations_option
+@attention_option
 @output.json_option
 def command(
     model: str | None,
@@ -50,6 +58,7 @@ def command(
     kv: str,
     weights: str | None,
     activations: str,
+    attention: str,
     as_json: bool,
 ) -> None:
     """Measure schedules for MODEL (a GGUF file or a Hugging Face folder) and keep the results.
@@ -65,7 +74,9 @@ def command(
 
     if not runs_here(by_name(isa)):
         raise UnsupportedError(f"--isa {isa}: this CPU cannot run it: tune on one that can")
-    options = CompileOptions(isa=isa, kv=kv, weights=weights, activations=activations)
+    options = CompileOptions(
+        isa=isa, kv=kv, weights=weights, activations=activations, attention=attention
+    )
     with output.progress() as report, without_torch():
         problem, done = tune_here(tunable(source, options, report), budget, told(report))
         if artifact is not None:

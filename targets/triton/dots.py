@@ -72,6 +72,7 @@ def _done(w: Writer, acc: Buf, name: str, i: Var, j: Var) -> None:
     """Ends the loop; an accumulator in memory is stored when all have read it."""
     w.depth -= 1
     w.moving.clear()
+    w.fixed.clear()
     if acc not in w.held:
         w.put("tl.debug_barrier()")
         w.store(acc, (i, j), name, 2, {i, j})

@@ -8,10 +8,23 @@ itself kept, over all steps, would lose bits: for e4m3 NVIDIA's keep 14.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from speccc.ir import expr as ex
-from speccc.ir.expr import Expr, LoadBytes, Var, quotient, substitute
+from speccc.ir.expr import (
+    Apply,
+    Const,
+    Expr,
+    Fn,
+    Load,
+    LoadBytes,
+    Var,
+    children,
+    quotient,
+    substitute,
+    variables,
+)
 from speccc.ir.matrix_engine import stored
 from speccc.ir.tile import Dot, Stmt
 from speccc.ir.types import BF16, E4M3, F16, DType
@@ -40,6 +53,9 @@ OPERANDS: dict[DType, Operands] = {
     BF16: Operands(32, "({}).to(tl.bfloat16, bitcast=True)", "({}).to(tl.bfloat16)"),
     E4M3: Operands(32, "({}).to(tl.float8e4nv, bitcast=True)", "({}).to(tl.float8e4nv)"),
 }
+CACHE_STEP = 16
+"""Columns of a step where a product's right side is the cache: its rows are many, as heads are
+folded in, and with 32 columns of 64 rows registers spill."""
 # The bits of an e4m3 in those of an f16 are the number over 256, subnormal ones too.
 E4M3_AS_F16 = Operands(32, "e4m3_as_f16({})", "({}).to(tl.float16)", 256.0)
 HELPER = '''@triton.jit
@@ -66,11 +82,25 @@ def fp8_of(profile: Profile) -> Fp8 | None:
     return Fp8() if any(m.a == m.b == E4M3.name and m.scale is None for m in found) else None
 
 
-def units_of(s: Stmt, shape: Shape) -> int | None:
-    """Most panels of the tile of a sum that the engine makes; None of another statement."""
+def units_of(s: Stmt, shape: Shape, unit: Var) -> int | None:
+    """Most panels of the tile of a sum that the engine makes; None of another statement.
+
+    They are neighbours among the units that read the same rows.
+    """
     if not isinstance(s, Dot) or not by_engine(s):
         return None
-    return shape.fp8.units if shape.fp8 and s.engine == E4M3 else shape.float_units
+    most = shape.fp8.units if shape.fp8 and s.engine == E4M3 else shape.float_units
+    alike = _alike(s.a, unit)
+    return most if alike is None else min(most, alike & -alike)
+
+
+def _alike(e: Expr, unit: Var) -> int | None:
+    """How many units that follow each other have the same value, from a multiple on; None: all."""
+    if unit not in variables(e):
+        return None
+    if isinstance(e, Apply) and e.fn is Fn.IDIV and e.args[0] is unit:
+        return int(e.args[1].value) if isinstance(e.args[1], Const) else 1
+    return math.gcd(*(n for c in children(e) if (n := _alike(c, unit)) is not None)) or 1
 
 
 def tokens_of(s: Stmt, shape: Shape) -> int:
@@ -80,22 +110,34 @@ def tokens_of(s: Stmt, shape: Shape) -> int:
 
 def engine_steps(w: Writer, s: Dot, name: str) -> None:
     """The loop over steps, left open; `name` is the accumulator's."""
-    if s.engine is None or not isinstance(s.lo, int) or not isinstance(s.hi, int):
-        raise TypeError("a sum that no engine makes")
-    how, count, step = operands(w.shape, s.engine), s.hi - s.lo, Var("step")
-    whole, number = count % how.step == 0, w.name("step")
+    how, count, step = _operands(w.shape, s), ex.sub(ex.lit(s.hi), s.lo), Var("step")
+    steps, number = quotient(count, how.step), w.name("step")
+    whole = steps is not None
+    steps = steps or ex.idiv(ex.add(count, how.step - 1), how.step)
     weights, rows = (
         substitute(e, {s.k: _columns(w, how.step, dim, step, s, None if whole else number)})
         for dim, e in ((1, _element(s)), (0, s.a))
     )
+    if w.wide is not None:
+        first = Var("first_unit")
+        w.env[first] = f"({w.wide.first} * {w.wide.count})"
+        rows = substitute(rows, {w.wide.var: first})
     typed = _typed(w, step, number, weights)
     w.move(step, number, rows, *(() if typed else (weights,)))
-    w.put(f"for {number} in {w.range('0', str(-(-count // how.step)))}:")
+    w.put(f"for {number} in {w.range('0', w.expr(steps))}:")
     w.depth += 1
     left = w.let("weights_of", how.weights.format(w.expr(weights, 2)))
     right = w.let("rows_of", how.rows.format(w.expr(rows, 2)))
     part = f"tl.dot({left}, {right}, out_dtype=tl.float32)"
     w.put(f"{name} = tl.fma({part}, {how.times}, {name})")
+
+
+def _operands(shape: Shape, s: Dot) -> Operands:
+    if s.engine is None:
+        raise TypeError("a sum that no engine makes")
+    how, cached = operands(shape, s.engine), _element(s)
+    is_cache = isinstance(cached, Load) and cached.dtype == s.engine
+    return replace(how, step=CACHE_STEP) if is_cache else how
 
 
 def _element(s: Dot) -> Expr:
@@ -109,7 +151,8 @@ def _columns(w: Writer, size: int, dim: int, step: Var, s: Dot, masked: str | No
     """The columns of a step along a dimension; `masked` names the step where they may end."""
     column = Var("column")
     name = w.let("column", f"tl.arange(0, {size})")
-    live = None if masked is None else f"({masked} * {size} + {name} < {s.hi} - {s.lo})"
+    end = w.expr(ex.sub(ex.lit(s.hi), s.lo))
+    live = None if masked is None else f"({masked} * {size} + {name} < {end})"
     w.env[column] = Tiled(name, dim, live)
     return ex.add(ex.add(ex.mul(step, size), column), s.lo)
 

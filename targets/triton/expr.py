@@ -104,13 +104,15 @@ class Held:
 class Scope:
     """What names stand for while an expression of a tile of `ndim` dimensions is written.
 
-    `moving` has the addresses of loads that a loop moves along.
+    `moving` has the addresses of loads that a loop moves along, `fixed` the values of those it does
+    not.
     """
 
     env: Mapping[Var, str | Tiled]
     bases: Mapping[Buf, str]
     held: Mapping[Buf, Held]
     moving: Mapping[Expr, str]
+    fixed: Mapping[Expr, str]
     note: Callable[[Var], None]
     ndim: int = 0
 
@@ -195,6 +197,8 @@ def _variable(v: Var, scope: Scope) -> str:
 
 
 def _load(e: Load | LoadBytes, scope: Scope) -> str:
+    if e in scope.fixed:
+        return scope.fixed[e]
     if e.buf in scope.held:
         held = scope.held[e.buf]
         return placed(held.text, held.dims, scope.ndim)

@@ -168,7 +168,7 @@ def units_at_once(w: Writer, s: Share) -> int:
         # All that its instruction takes, or what int8 takes as elsewhere.
         wide = fp4.lanes // LANES
         count = max(count, wide) if s.extent >= wide * w.shape.fill else count
-    most = [n for t in w.choices.run(s.body) if (n := units_of(t, w.shape))]
+    most = [n for t in w.choices.run(s.body) if (n := units_of(t, w.shape, s.var))]
     count = min(count, *most) if most else count
     while count > 1 and s.extent < count * w.shape.fill:
         count //= 2

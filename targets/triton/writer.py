@@ -76,6 +76,7 @@ class Writer:
     bases: dict[Buf, str] = field(default_factory=dict)
     held: dict[Buf, Held] = field(default_factory=dict)
     moving: dict[Expr, str] = field(default_factory=dict)
+    fixed: dict[Expr, str] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
     read: set[Var] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
@@ -111,18 +112,26 @@ class Writer:
 
     def scope(self, ndim: int = 0) -> Scope:
         """For expressions of a tile of `ndim` dimensions."""
-        return Scope(self.env, self.bases, self.held, self.moving, self.read.add, ndim)
+        moves = (self.moving, self.fixed)
+        return Scope(self.env, self.bases, self.held, *moves, self.read.add, ndim)
 
     def expr(self, e: Expr | int, ndim: int = 0) -> str:
         """The text of an expression."""
         return render(e, self.scope(ndim))
 
     def move(self, var: Var, name: str, *items: Expr) -> None:
-        """Computes where a loop over `var` begins to load, once, for tiles of two dimensions."""
+        """Computes where a loop over `var` begins to load, once, for tiles of two dimensions.
+
+        What is the same in all trips is loaded here: a compiler leaves loads where they are.
+        """
         self.env[var] = name
         for e in dict.fromkeys(found for item in items for found in loads(item)):
             step = step_of(e, var)
-            if step is not None and e.buf not in self.held and var in variables(e):
+            if e.buf in self.held or step is None:
+                continue
+            if var not in variables(e):
+                self.fixed[e] = self.let(self.bases[e.buf].split()[0], self.expr(e, 2))
+            else:
                 first = substitute(e, {var: lit(0)})
                 if isinstance(first, (Load, LoadBytes)):
                     at = self.let(
