@@ -18,9 +18,10 @@ import pytest
 from emulation.require import require
 from models import Tiny, tiny_llama
 
-from speccc import emit, scratch
+from speccc import emit_folder, scratch
 from speccc.cli import run
-from speccc.emit import KERNELS, LAUNCH_PLAN, REPORT, EmitOptions, emit_to
+from speccc.emit import EmitOptions, emit_to
+from speccc.emit_folder import KERNELS, LAUNCH_PLAN, REPORT, UNFINISHED
 from speccc.errors import InputError, SpecccError, UnsupportedError
 from speccc.ir.expr import Var
 from speccc.ir.plan import Plan, phases
@@ -230,13 +231,33 @@ def test_the_folder_one_is_in_is_not_replaced(
     assert (inner.parent / "beside" / REPORT).exists()
 
 
+@pytest.mark.parametrize("name", ["out", f"out/{KERNELS}"])
+def test_a_folder_that_cannot_be_listed_is_kept(
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold anything; to rename it one need not read it."""
+    emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
+    scandir, hidden = os.scandir, tmp_path / name
+
+    def refused(path: Any) -> Any:
+        if Path(path) == hidden:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    with monkeypatch.context() as denied:
+        denied.setattr(os, "scandir", refused)
+        with pytest.raises(PermissionError, match=re.escape(str(hidden))):
+            emit_to(model, TextTarget(steps={}), tmp_path / "out", EmitOptions())
+    assert list((tmp_path / "out" / KERNELS).glob("*.up"))
+
+
 def test_a_mounted_disk_is_not_replaced(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an empty volume of a container is."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    monkeypatch.setattr(emit.os.path, "ismount", lambda p: p == disk)
+    monkeypatch.setattr(emit_folder.os.path, "ismount", lambda p: p == disk)
     with pytest.raises(InputError, match=r"disk: is where a disk is mounted; name a folder in it"):
         emit_to(model, TextTarget(), disk, EmitOptions())
     emit_to(model, TextTarget(), disk / "out", EmitOptions())
@@ -250,11 +271,11 @@ def test_a_full_disk_is_the_folders(
     work = getattr(Path, name)
 
     def full(self: Path, *rest: Any, **more: Any) -> Any:
-        if emit.UNFINISHED not in str(self) or self.name.startswith(".owner"):
+        if UNFINISHED not in str(self) or self.name.startswith(".owner"):
             return work(self, *rest, **more)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(emit.Path, name, full)
+    monkeypatch.setattr(Path, name, full)
     says = re.escape(f"{tmp_path / 'out'}: cannot be written (No space left on device)")
     with pytest.raises(InputError, match=says):
         emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
@@ -318,7 +339,7 @@ def test_an_interrupt_while_folders_change_places_loses_neither(
             rename(self, to)
         raise error
 
-    monkeypatch.setattr(emit.Path, "rename", interrupted)
+    monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises((error, InputError)):
         emit_to(model, TextTarget(steps={}), tmp_path / "out", EmitOptions())
     assert contents(tmp_path) == before
@@ -345,7 +366,7 @@ def test_the_last_of_two_emits_stays(
                 emit_to(model, TextTarget(steps={}), out, EmitOptions())
         return rename(self, to)
 
-    monkeypatch.setattr(emit.Path, "rename", late)
+    monkeypatch.setattr(Path, "rename", late)
     emit_to(model, TextTarget(), out, EmitOptions())
     assert len(calls) == before + 1
     assert {p.name for p in tmp_path.iterdir()} <= {"out", "aside"}
@@ -380,7 +401,7 @@ def test_what_a_killed_emit_left_goes_with_the_next(model: Path, tmp_path: Path)
         killed.wait()
         assert len(list(tmp_path.iterdir())) == 2
         emit_to(model, TextTarget(), tmp_path / "out", EmitOptions())
-        assert sorted(p.name[:12] for p in tmp_path.iterdir()) == [emit.UNFINISHED[:12], "out"]
+        assert sorted(p.name[:12] for p in tmp_path.iterdir()) == [UNFINISHED[:12], "out"]
         live.communicate()
     assert live.returncode == 0
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
