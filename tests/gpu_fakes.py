@@ -86,6 +86,10 @@ class Host:
                 return view(address, nbytes)
         raise AssertionError(f"{nbytes} bytes at {address:#x} are not page-locked")
 
+    def numbers(self, name: str) -> int:
+        """How many numbers a kernel takes."""
+        return len(self.kernels[name].scalars)
+
     def launch(
         self, name: str, groups: int, threads: int, pointers: Sequence[int], numbers: Sequence[int]
     ) -> None:
@@ -359,114 +363,3 @@ class FakeCuda:
 
     def cuGetErrorString(self, status: int) -> Any:
         return (0, b"an illegal memory access was encountered")
-
-
-# ---------------------------------------------------------------------------------------- Metal
-
-
-@dataclass
-class _Buffer:
-    address: int
-    nbytes: int
-
-    def contents(self) -> _Buffer:
-        return self
-
-    def as_buffer(self, nbytes: int) -> memoryview:
-        assert nbytes == self.nbytes
-        return memoryview((ctypes.c_uint8 * nbytes).from_address(self.address)).cast("B")
-
-    def length(self) -> int:
-        return self.nbytes
-
-
-@dataclass
-class _Commands:
-    """Launches are run when the buffer is committed, as a GPU may do."""
-
-    host: Host
-    pending: list[Any] = field(default_factory=list)
-    pipeline: str = ""
-    bound: dict[int, Any] = field(default_factory=dict)
-    failure: str | None = None
-
-    def computeCommandEncoder(self) -> _Commands:
-        return self
-
-    def setComputePipelineState_(self, pipeline: str) -> None:
-        self.pipeline, self.bound = pipeline, {}
-
-    def setBuffer_offset_atIndex_(self, buffer: _Buffer, offset: int, n: int) -> None:
-        self.bound[n] = buffer.address + offset
-
-    def setBytes_length_atIndex_(self, data: bytes, length: int, n: int) -> None:
-        assert len(data) == length
-        self.bound[n] = data
-
-    def dispatchThreadgroups_threadsPerThreadgroup_(self, groups: Any, threads: Any) -> None:
-        self.pending.append((self.pipeline, groups[0], threads[0], self.bound))
-
-    def endEncoding(self) -> None:
-        self.host.calls.append("endEncoding")
-
-    def commit(self) -> None:
-        for name, groups, threads, bound in self.pending:
-            values = [bound[n] for n in range(len(bound))]
-            record = values.pop() if isinstance(values[-1], bytes) else b""
-            numbers = np.frombuffer(record, np.int32).tolist()
-            self.host.launch(name, groups, threads, values, numbers)
-
-    def waitUntilCompleted(self) -> None:
-        self.host.calls.append("waitUntilCompleted")
-
-    def error(self) -> str | None:
-        return self.failure
-
-
-class FakeMetal:
-    """`Metal` of pyobjc as far as it is used: module and device in one."""
-
-    MTLResourceStorageModeShared = 0
-
-    def __init__(self, host: Host, fail: str = "") -> None:
-        self.host, self.fail = host, fail
-        self.fast_math: bool | None = None
-
-    def name(self) -> str:
-        return "Apple M4 Pro"
-
-    def MTLCreateSystemDefaultDevice(self) -> Any:
-        return None if self.fail == "MTLCreateSystemDefaultDevice" else self
-
-    def MTLSizeMake(self, x: int, y: int, z: int) -> tuple[int, int, int]:
-        assert (y, z) == (1, 1)
-        return (x, y, z)
-
-    @property
-    def MTLCompileOptions(self) -> Any:
-        options = SimpleNamespace(setFastMathEnabled_=lambda on: setattr(self, "fast_math", on))
-        return SimpleNamespace(alloc=lambda: SimpleNamespace(init=lambda: options))
-
-    def newCommandQueue(self) -> Any:
-        return SimpleNamespace(commandBuffer=self._commands)
-
-    def _commands(self) -> _Commands:
-        failed = self.fail == "commit"
-        return _Commands(self.host, failure="the GPU hung" if failed else None)
-
-    def newLibraryWithSource_options_error_(self, text: str, options: Any, out: None) -> Any:
-        assert self.fast_math is False, "contracted products would change the bits"
-        if self.fail == "compile":
-            return None, "line 1: no"
-        found = SimpleNamespace(newFunctionWithName_=lambda n: n if n == text else None)
-        return found, None
-
-    def newComputePipelineStateWithFunction_error_(self, function: str, out: None) -> Any:
-        return function, None
-
-    def newBufferWithLength_options_(self, nbytes: int, mode: int) -> Any:
-        if self.fail == "allocate":
-            return None
-        address = self.host.allocate(nbytes)
-        view(address, nbytes)[:] = 0
-        return _Buffer(address, nbytes)

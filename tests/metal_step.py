@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from emulation.metal_stand_in import MetalStandIn
 from fragment_rig import Array
-from gpu_fakes import FakeMetal, Host
+from gpu_fakes import Host
+from metal_fake import FakeMetal
 from metal_rig import launched
 
 from speccc.driver import _step
@@ -45,6 +46,10 @@ class StandInHost(Host):
     """By entry."""
     files: dict[str, Path] = field(default_factory=dict)
     """Buffers that are too large to be handed over at each launch, and never change."""
+
+    def numbers(self, name: str) -> int:
+        """How many numbers a kernel takes."""
+        return len(self.texts[name].scalars)
 
     def launch(
         self, name: str, groups: int, threads: int, pointers: Sequence[int], numbers: Sequence[int]
@@ -101,6 +106,7 @@ class MetalModel:
         texts = {s.entry: s.detail for s in rendered.sources if isinstance(s.detail, KernelText)}
         fake = StandInMetal(StandInHost({}, machine=self.machine, texts=texts))
         monkeypatch.setitem(sys.modules, "Metal", fake)
+        monkeypatch.setitem(sys.modules, "objc", fake.objc)
         monkeypatch.setattr(metal, "GROUPS", GROUPS)
         sizes = tuple(v.name for v in front.plan.sizes)
         call = Signature((), front.arena.elements, dict.fromkeys(SCRATCH, 0), sizes)

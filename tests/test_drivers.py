@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from cpu_rig import Spec, compiled, model_file, same_bits
-from gpu_fakes import RESIDENT, UNITS, FakeCuda, FakeMetal, Host
+from gpu_fakes import RESIDENT, UNITS, FakeCuda, Host
 from hip_fake import FakeHip
 from hypothesis import given
 from hypothesis import strategies as st
+from metal_fake import FakeMetal
 from models import Tiny
 from test_emit import TextTarget
 from test_numerics import tokens_of
@@ -67,6 +68,8 @@ def installed(backend: str, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parent = name.partition(".")[0]
     monkeypatch.setitem(sys.modules, parent, package(parent))
     monkeypatch.setitem(sys.modules, name, make(fake))
+    if backend == "metal":
+        monkeypatch.setitem(sys.modules, "objc", fake.objc)
 
 
 @pytest.fixture(params=FAKES)
@@ -331,6 +334,7 @@ def two_steps(rig: Rig, backend: str) -> None:
         ("metal", "allocate"),
         ("metal", "compile"),
         ("metal", "commit"),
+        ("metal", "commands"),
     ],
 )
 def test_a_failed_call_is_an_error_with_the_vendors_words(
@@ -338,6 +342,7 @@ def test_a_failed_call_is_an_error_with_the_vendors_words(
 ) -> None:
     installed(name, FAKES[name][1](Host(rig.kernels), call), monkeypatch)
     words = {"allocate": "no memory", "compile": "line 1: no", "commit": "the GPU hung"}
+    words["commands"] = r"no buffer for \d+ commands"
     with pytest.raises(DeviceError, match=words.get(call, "illegal memory access")):
         two_steps(rig, name)
 

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from cpu_rig import compiled, model_file, same_bits, unmeasured
 from emulation.require import require
-from gpu_fakes import FakeMetal, Host
+from gpu_fakes import Host
 from graph_models import config_of
+from metal_fake import FakeMetal
 from models import Tiny
 from test_drivers import SPECS, installed
 from test_emit import TextTarget

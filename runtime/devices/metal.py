@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from speccc.errors import UnsupportedError
 from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Strided, copy_through_host
+from speccc.runtime.devices.metal_recorder import MetalRecorder
 
 Array = npt.NDArray[Any]
 
@@ -45,6 +46,10 @@ class MetalDriver:
         self._queue = self._device.newCommandQueue()
         self._commands: Any = None
         self._encoder: Any = None
+        self._recorder: MetalRecorder | None = None
+        # Of compute commands: Apple's own GPUs in Macs. Others' launches are made anew each step.
+        if self._device.supportsFamily_(self._metal.MTLGPUFamilyApple7):
+            self._recorder = MetalRecorder(self, self._metal, self._device)
 
     @property
     def name(self) -> str:
@@ -62,9 +67,9 @@ class MetalDriver:
         return GROUPS
 
     @property
-    def recorder(self) -> None:
-        """None: launches gather anew for each step."""
-        return None
+    def recorder(self) -> MetalRecorder | None:
+        """Indirect command buffers, where the GPU has them for kernels."""
+        return self._recorder
 
     def load(self, code: Code) -> Any:
         """A pipeline of a function; `code.binary` is MSL, compiled here with exact arithmetic."""
@@ -77,10 +82,20 @@ class MetalDriver:
         function = library.newFunctionWithName_(code.entry)
         if function is None:
             raise DeviceError(f"{code.entry}: no such function", where="metal")
-        pipeline, error = self._device.newComputePipelineStateWithFunction_error_(function, None)
+        pipeline, error = self._pipeline(function)
         if pipeline is None:
             raise DeviceError(f"{code.entry}: {error}", where="metal")
         return pipeline
+
+    def _pipeline(self, function: Any) -> tuple[Any, Any]:
+        """A pipeline that recorded commands may name, or None and why."""
+        shape = self._metal.MTLComputePipelineDescriptor.alloc().init()
+        shape.setComputeFunction_(function)
+        shape.setSupportIndirectCommandBuffers_(self._recorder is not None)
+        make = self._device.newComputePipelineStateWithDescriptor_options_reflection_error_
+        # Versions of pyobjc differ in whether the reflection comes back too, between these.
+        found = make(shape, self._metal.MTLPipelineOptionNone, None, None)
+        return found[0], found[-1]
 
     def allocate(self, nbytes: int) -> Any:
         """A shared buffer, which Metal fills with zeros."""
@@ -92,11 +107,11 @@ class MetalDriver:
 
     def upload(self, part: Part, data: Array) -> None:
         """Waits for what was launched, then copies."""
-        self._bytes(part, data.nbytes)[:] = data.reshape(-1).view(np.uint8)
+        self.bytes(part, data.nbytes)[:] = data.reshape(-1).view(np.uint8)
 
     def download(self, part: Part, into: Array) -> None:
         """Waits for what was launched, then copies."""
-        into.reshape(-1).view(np.uint8)[:] = self._bytes(part, into.nbytes)
+        into.reshape(-1).view(np.uint8)[:] = self.bytes(part, into.nbytes)
 
     def copy(self, memory: Any, moved: Strided) -> None:
         """On the host, which shares the memory."""
@@ -126,6 +141,25 @@ class MetalDriver:
         size = self._metal.MTLSizeMake
         encoder.dispatchThreadgroups_threadsPerThreadgroup_(size(groups, 1, 1), size(threads, 1, 1))
 
+    def execute(
+        self, commands: Any, count: int, uses: Sequence[Any], pipelines: Sequence[Any]
+    ) -> None:
+        """Runs the first commands of an indirect buffer, and waits for them.
+
+        `uses` are the buffers that they name, `pipelines` their pipelines.
+        """
+        encoder, metal = self._encode(), self._metal
+        usage = metal.MTLResourceUsageRead | metal.MTLResourceUsageWrite
+        encoder.useResources_count_usage_(uses, len(uses), usage)
+        nothing = metal.MTLSizeMake(0, 0, 0)
+        for pipeline in pipelines:
+            # M1 and M2 fault on a pipeline that only recorded commands name, and no call says that
+            # it is used: so it is set, for no threads (as tinygrad does for these).
+            encoder.setComputePipelineState_(pipeline)
+            encoder.dispatchThreadgroups_threadsPerThreadgroup_(nothing, nothing)
+        encoder.executeCommandsInBuffer_withRange_(commands, (0, count))
+        self.finish()
+
     def finish(self) -> None:
         """Runs what was gathered and waits for it."""
         if self._commands is None:
@@ -148,7 +182,8 @@ class MetalDriver:
             self._encoder = self._commands.computeCommandEncoder()
         return self._encoder
 
-    def _bytes(self, part: Part, nbytes: int) -> Array:
+    def bytes(self, part: Part, nbytes: int) -> Array:
+        """A place of a buffer, once what was launched has run."""
         self.finish()
         whole = part.memory.contents().as_buffer(part.memory.length())
         return np.frombuffer(whole, np.uint8)[part.offset : part.offset + nbytes]
