@@ -19,6 +19,8 @@ from speccc.errors import InputError, UnsupportedError
 from speccc.ir.formats import FORMATS
 from speccc.ir.frontends import ROPE_FREQS, expected_shapes, open_model
 from speccc.ir.frontends.gguf_header import read_header
+from speccc.ir.frontends.gguf_meta import Metadata
+from speccc.ir.frontends.gguf_tokenizer import _merges
 from speccc.ir.frontends.gguf_types import DEFAULT_ALIGNMENT, TokenType, ValueType
 from speccc.runtime.tokenizer import Tokenizer
 
@@ -144,6 +146,31 @@ def test_strings_are_read_across_windows(
 def test_numbers_are_the_gguf_package_s(ours: type[IntEnum], theirs: type[IntEnum]) -> None:
     assert {t.name: t.value for t in ours} == {t.name: t.value for t in theirs}
     assert DEFAULT_ALIGNMENT == gguf.GGUF_DEFAULT_ALIGNMENT
+
+
+PIECES = ("a", "b", "ab", " ", " a", " ab", "a ", " a b", "b a", "  ", " b")
+
+
+@given(st.lists(st.sampled_from([f"{x} {y}" for x in PIECES for y in PIECES] + ["", " ", "ab"])))
+def test_merges_are_cut_at_the_first_space_that_may_be_no_piece_s(texts: list[str]) -> None:
+    """Of equal rules the first counts; a bad one is named by its place."""
+    ids = {piece: i for i, piece in enumerate(PIECES)}
+    want: dict[tuple[str, str], None] = {}
+    bad = None
+    for i, text in enumerate(texts):
+        cut = text.find(" ", 1)
+        left, right = text[:cut], text[cut + 1 :]
+        if cut < 0 or not {left, right, left + right} <= ids.keys():
+            bad = f"x: tokenizer.ggml.merges[{i}] {text!r} names a piece that is no token"
+            break
+        want.setdefault((left, right))
+    meta = Metadata({"tokenizer.ggml.merges": texts}, "x")
+    if bad is None:
+        assert _merges(meta, ids) == [list(pair) for pair in want]
+        return
+    with pytest.raises(InputError) as caught:
+        _merges(meta, ids)
+    assert str(caught.value) == bad
 
 
 def test_sliding_window_limits_the_context(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ def read_tokenizer(meta: Metadata) -> TokenizerSpec:
         )
     types = _types(meta, tokens)
     tokens = [t or f"[EMPTY_{i}]" for i, t in enumerate(tokens)]
-    twice = next((t for t, n in Counter(tokens).items() if n > 1), None)
-    if twice is not None:
+    if len(set(tokens)) != len(tokens):
+        twice = next(t for t, n in Counter(tokens).items() if n > 1)
         raise InputError(f"tokenizer.ggml.tokens holds {twice!r:.60} twice", where=meta.where)
     model = meta.text("tokenizer.ggml.model")
     builder = {"gpt2": _byte_level, "llama": _sentencepiece}.get(model)
@@ -180,17 +180,23 @@ def _byte_level(meta: Metadata, tokens: list[str]) -> tuple[Json, bool]:
 
 def _merges(meta: Metadata, ids: dict[str, int]) -> list[list[str]]:
     """Merge rules in rank order; the first of two equal ones counts, as in llama.cpp."""
-    out: dict[tuple[str, str], None] = {}
-    for i, text in enumerate(meta.strings("tokenizer.ggml.merges")):
-        cut = text.find(" ", 1)
-        left, right = text[:cut], text[cut + 1 :]
-        if cut < 0 or left not in ids or right not in ids or left + right not in ids:
+    texts = meta.strings("tokenizer.ggml.merges")
+    pairs = [t.split(" ", 1) if t[:1] != " " else _after_space(t) for t in dict.fromkeys(texts)]
+    for pair in pairs:
+        if len(pair) != 2 or pair[0] not in ids or pair[1] not in ids or "".join(pair) not in ids:
+            text = " ".join(pair)
             raise InputError(
-                f"tokenizer.ggml.merges[{i}] {text!r:.60} names a piece that is no token",
+                f"tokenizer.ggml.merges[{texts.index(text)}] {text!r:.60} names a piece that is "
+                "no token",
                 where=meta.where,
             )
-        out.setdefault((left, right))
-    return [list(pair) for pair in out]
+    return pairs
+
+
+def _after_space(text: str) -> list[str]:
+    """The pieces of a rule whose first character is a space: it belongs to the first piece."""
+    first, *rest = text[1:].split(" ", 1)
+    return [f" {first}", *rest]
 
 
 def _sentencepiece(meta: Metadata, tokens: list[str]) -> tuple[Json, bool]:
