@@ -100,6 +100,12 @@ class StepSession(ABC):
         """Copies a slot of the cache to another, in every layer."""
 
     @property
+    def steps(self) -> str:
+        """How a step runs: `compiled` into one call, `recorded` once and replayed, or `launched`
+        one kernel after the other."""
+        return "compiled"
+
+    @property
     def vocab(self) -> int:
         """Columns of the logits."""
         return self.spec.vocab

@@ -115,6 +115,7 @@ def test_an_artifact_says_what_the_cpu_says(
     host.launched.clear()
     ours, plain = shell.text("-m", artifact), shell.text("-m", artifact, "--spec-type", "none")
     assert ours["tokens"] == plain["tokens"] == theirs["tokens"]
+    assert (ours["steps"], theirs["steps"]) == ("recorded", "compiled")
     assert {name for name, _, _ in host.launched} == set(host.kernels)
     assert run(["inspect", artifact]) == 0
 
@@ -125,6 +126,7 @@ def test_sycl_runs_on_the_cpu_by_name(model: Path, shell: Shell, tmp_path: Path)
     artifact = str(tmp_path / "m.speccc")
     assert run(["compile", str(model), "--target", "sycl:cpu", "-o", artifact]) == 0
     ours = shell.text("-m", artifact)
+    assert ours["steps"] == "recorded"
     assert ours["tokens"] == shell.text("-m", str(model), "--spec-type", "none")["tokens"]
     assert ours["timings"]["draft_n"] > 0
 

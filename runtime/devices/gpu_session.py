@@ -92,7 +92,7 @@ class GpuSession(StepSession):
 
     @property
     def steps(self) -> str:
-        """`recorded` and replayed, or `launched` one kernel after the other."""
+        """`recorded` where the driver has a recorder, else `launched`."""
         return "launched" if self._recorded is None else "recorded"
 
     def close(self) -> None:

@@ -85,6 +85,11 @@ class VulkanSession(StepSession):
         worker.record(list(self._order(codes)))
 
     @property
+    def steps(self) -> str:
+        """`recorded`, by the worker."""
+        return "recorded"
+
+    @property
     def _windowed(self) -> bool:
         """Whether kernels see parts of the weights."""
         return any(b.window is not None for b in self.plan.buffers.values())

@@ -140,6 +140,7 @@ def command(
     with output.progress() as report:
         loaded = compiled.open_any(path, options, report)
         tokens = _tokens(loaded, text, system, chat=chat, raw=raw)
+        session = loaded.session(context=context, threads=threads)
         pieces = loaded.stream(
             tokens,
             max_tokens=None if count < 0 else count,
@@ -150,8 +151,7 @@ def command(
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             min_p=sampling.min_p,
-            context=context,
-            threads=threads,
+            session=session,
             on_progress=lambda done, total: report("prompt", done, total),
         )
         first, done = _first(pieces)
@@ -159,7 +159,7 @@ def command(
         _print_compiler(loaded)
     result = _print(first, pieces, done, quiet=as_json)
     if as_json:
-        output.print_json(_document(result, sampling, len(tokens)))
+        output.print_json({**_document(result, sampling, len(tokens)), "steps": session.steps})
     else:
         output.note(_summary(result.stats))
 
