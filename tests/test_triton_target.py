@@ -72,12 +72,22 @@ def test_a_step_for_cuda(name: str, front: Front) -> None:
     assert 0 < (facts.registers or 0) <= 255
 
 
-def test_a_step_for_rocm(front: Front) -> None:
-    """The same text, tiles of another width."""
+@pytest.mark.parametrize(
+    ("name", "multiply"),
+    [
+        ("rocm:gfx942", "v_mfma_i32_16x16x32_i8"),
+        ("rocm:gfx1100", "v_wmma_i32_16x16x16_iu8"),
+    ],
+)
+def test_a_step_for_rocm(name: str, multiply: str, front: Front) -> None:
+    """The same text, tiles of another width; on the stack arguments, no registers of a caller."""
     pytest.importorskip("triton")
-    facts = built(front, "rocm:gfx942")
-    assert facts.instructions["v_mfma_i32_16x16x32_i8"] >= 8
+    facts = built(front, name)
+    assert facts.instructions[multiply] >= 8
     assert facts.registers
+    assert facts.spills == 0
+    assert facts.stack_bytes is not None
+    assert facts.stack_bytes <= 64
 
 
 def test_without_triton(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
