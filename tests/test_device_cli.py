@@ -86,7 +86,7 @@ def shell(capsys: Capture) -> Shell:
 @pytest.fixture
 def on_host(model: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Host]:
     """Makes a backend's target build names, and its bindings run the programs of these names."""
-    kernels = phases(read_model(model, EmitOptions(), lambda *at: None).plan.body)
+    kernels = phases(read_model(model, EmitOptions(), lambda *at: None, "cuda").plan.body)
 
     def install(backend: str) -> Host:
         steps = {

@@ -82,7 +82,7 @@ class Rig:
 
     def __init__(self, spec: Spec, folder: Path) -> None:
         self.front: Front = read_model(
-            model_file(spec, folder), EmitOptions(spec.kv), lambda *at: None
+            model_file(spec, folder), EmitOptions(spec.kv), lambda *at: None, "cuda"
         )
         self.kernels = {k.name: k for k in phases(self.front.plan.body)}
         rendered = TextTarget().render(self.front.plan, self.front.arena, self.front.bounds)

@@ -201,6 +201,32 @@ def test_a_kernel_that_takes_numbers_by_value_is_refused(model: SyclModel) -> No
     driver.close()
 
 
+def test_a_graph_that_cannot_be_made_anew_is_given_back_once(
+    recorded: GpuSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that fails leaves a recorder that can be closed, and a next step of that shape."""
+    emptied(recorded)
+    first = recorded.forward([3] * 13)
+    recorder, freed = recorder_of(recorded), []
+    free = recorder._graphs.free
+    monkeypatch.setattr(recorder._graphs, "free", lambda graph: (freed.append(graph), free(graph)))
+    made = recorder._made[-1]
+    made.groups = [0] * len(made.groups)
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder._driver, "submit", refuse)
+        emptied(recorded)
+        with pytest.raises(DeviceError, match="refused"):
+            recorded.forward([3] * 13)
+    assert (len(freed), made.graph) == (1, 0)
+    emptied(recorded)
+    assert same_bits(recorded.forward([3] * 13), first)
+    assert len(freed) == 1
+
+
+def refuse(*_: object) -> None:
+    raise DeviceError("refused")
+
+
 # ------------------------------------------------------------------------------------------ numbers
 
 

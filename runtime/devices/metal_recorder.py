@@ -99,13 +99,13 @@ class MetalRecorder:
 
     def _encode(self, made: MetalRecording, starts: Sequence[Start]) -> None:
         """Fills a new buffer; what it holds is not changed while it might run."""
-        made.groups = [recorded_groups(start) for start in starts]
-        made.commands = self._buffer(len(starts))
+        counts = [recorded_groups(start) for start in starts]
+        made.commands, made.groups = self._buffer(len(starts)), counts
         uses = {id(part.memory): part.memory for start in starts for part in start.buffers}
         made.uses = [*uses.values(), made.memory]
         made.pipelines = list({id(start.kernel): start.kernel for start in starts}.values())
         size = self._metal.MTLSizeMake
-        for n, (start, groups) in enumerate(zip(starts, made.groups, strict=True)):
+        for n, (start, groups) in enumerate(zip(starts, counts, strict=True)):
             command = made.commands.indirectComputeCommandAtIndex_(n)
             command.setComputePipelineState_(start.kernel)
             parts = list(start.buffers)

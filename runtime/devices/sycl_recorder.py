@@ -61,7 +61,7 @@ class SyclRecorder:
     def replay(self, recording: SyclRecording, starts: Sequence[Start]) -> None:
         """One submission, waited for; a recording with too few workgroups is made anew."""
         if not recording.holds(starts):
-            self._graphs.free(recording.graph)
+            self._drop(recording)
             self._fill(recording, starts)
         recording.tell(starts)
         self._graphs.run(recording.graph)
@@ -70,24 +70,31 @@ class SyclRecorder:
     def forget(self, recording: SyclRecording) -> None:
         """Gives a graph and its memory back."""
         self._made.remove(recording)
-        self._graphs.free(recording.graph)
+        self._drop(recording)
 
     def close(self) -> None:
         """Gives all back."""
         for recording in list(self._made):
             self.forget(recording)
 
-    def _fill(self, made: SyclRecording, starts: Sequence[Start]) -> None:
-        made.groups = [recorded_groups(start) for start in starts]
-        self._driver.wait()
-        made.graph = self._graphs.record(lambda: self._submit(made, starts))
+    def _drop(self, recording: SyclRecording) -> None:
+        """Gives the graph back; there is none where making another failed."""
+        graph, recording.graph = recording.graph, 0
+        if graph:
+            self._graphs.free(graph)
 
-    def _submit(self, made: SyclRecording, starts: Sequence[Start]) -> None:
+    def _fill(self, made: SyclRecording, starts: Sequence[Start]) -> None:
+        groups = [recorded_groups(start) for start in starts]
+        self._driver.wait()
+        made.graph = self._graphs.record(lambda: self._submit(made, starts, groups))
+        made.groups = groups
+
+    def _submit(self, made: SyclRecording, starts: Sequence[Start], counts: Sequence[int]) -> None:
         driver = self._driver
         driver.copy_in(Move(Part(made.memory), made.numbers))
         for move in made.uploads:
             driver.copy_in(move)
-        for start, groups, at in zip(starts, made.groups, made.places, strict=True):
+        for start, groups, at in zip(starts, counts, made.places, strict=True):
             parts = list(start.buffers)
             if start.scalars:
                 numbers = driver.span(Part(made.memory, at), made.numbers.nbytes - at)

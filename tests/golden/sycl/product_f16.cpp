@@ -1,5 +1,5 @@
 // product for SYCL, f16*f16->f32 8x16x16, 4 subgroups of 16.
-// sha256 of what follows: be1a3a90b14805df
+// sha256 of what follows: 03e25d318f8cdf31
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -147,6 +147,13 @@ inline int lane_id() {
 template <Use U, class T, int ROWS, int COLS, Order O> struct Matrix {
     static constexpr int rows = ROWS, cols = COLS, slots = (COLS + SUBGROUP - 1) / SUBGROUP;
     T own[ROWS][slots];
+
+    // What a lane has beyond the last column is added up too: a sum must not overflow.
+    Matrix() {
+        if constexpr (COLS % SUBGROUP != 0)
+            for (auto& row : own)
+                for (T& x : row) x = 0;
+    }
 
     // f(element, row, column) for each element of this lane that lies in the matrix.
     template <class F> void each(F f) {
