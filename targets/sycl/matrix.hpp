@@ -56,6 +56,13 @@ template <Use U, class T, int ROWS, int COLS, Order O> struct Matrix {
     static constexpr int rows = ROWS, cols = COLS, slots = (COLS + SUBGROUP - 1) / SUBGROUP;
     T own[ROWS][slots];
 
+    // What a lane has beyond the last column is added up too: a sum must not overflow.
+    Matrix() {
+        if constexpr (COLS % SUBGROUP != 0)
+            for (auto& row : own)
+                for (T& x : row) x = 0;
+    }
+
     // f(element, row, column) for each element of this lane that lies in the matrix.
     template <class F> void each(F f) {
         for (int r = 0; r < ROWS; ++r)
