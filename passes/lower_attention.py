@@ -8,14 +8,12 @@ Heads that share a KV head are folded into the rows: each key and value is read 
 
 Queries and powers may be rounded to f16 for matrix engines (`ATTENTION`). How an engine groups the
 products of a sum is its own affair, so the same ones must meet for any step. Of scores that is so:
-each is a sum over a head. Values are summed over slots, where a tree's rows do not lie in order of
-position; so an engine sums whole groups of slots so far back that they are committed in every step,
-and the slots behind them come in order as ever.
+each is a sum over a head. Of values see `attention_values`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from speccc.errors import UnsupportedError
 from speccc.ir import expr as ex
@@ -38,53 +36,13 @@ from speccc.ir.tile import (
     Share,
     Stmt,
 )
-from speccc.ir.types import F16, F32, DType
+from speccc.ir.types import F32
+from speccc.passes.attention_parts import ATTENTION, Parts, cached, zeroed
+from speccc.passes.attention_values import split_values, whole_values
 from speccc.passes.lower_context import MAX_ROWS, Context, load_index
 from speccc.passes.lower_region import buffers_of
 from speccc.passes.round_rows import rounded
 from speccc.passes.tile_matmul import WIDTHS
-
-ATTENTION: dict[str, DType | None] = {"f32": None, "f16": F16}
-"""Numeric classes of attention -> the type that matrix engines multiply, if they may."""
-GROUP = 64
-"""Slots of a group: whole steps of every engine, as each begins its sums anew."""
-LATEST = MAX_ROWS
-"""Positions, a row's own the last, that may be tokens of its step."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What the three kernels share."""
-
-    ctx: Context
-    q: Buf
-    out: Buf
-    scores: Buf
-    inverse: Buf
-    layer: Expr
-    heads: int
-    groups: int
-    size: int
-    scale: float
-
-    @property
-    def engine(self) -> DType | None:
-        """The type that matrix engines multiply here."""
-        return ATTENTION[self.ctx.attention]
-
-    @property
-    def folded(self) -> Expr:
-        """Rows times query heads of one KV head."""
-        return ex.mul(self.ctx.m, self.heads // self.groups)
-
-    def row(self, folded: Expr) -> Expr:
-        """The token row of a folded row (heads are the slower index)."""
-        return ex.mod(folded, self.ctx.m)
-
-    def head(self, group: Expr, folded: Expr) -> Expr:
-        """The query head of a folded row."""
-        per = self.heads // self.groups
-        return ex.add(ex.mul(group, per), ex.idiv(folded, self.ctx.m))
 
 
 def lower_attention(ctx: Context, node: Node, name: str) -> tuple[Kernel, ...]:
@@ -101,7 +59,7 @@ def lower_attention(ctx: Context, node: Node, name: str) -> tuple[Kernel, ...]:
     if ctx.caches[v] != layer:
         raise UnsupportedError(f"{name}: keys and values of different layers")
     _check_class(ctx)
-    p = _Parts(
+    p = Parts(
         ctx,
         ctx.values[q],
         ctx.activation(Value(node), f"{name}_out"),
@@ -113,9 +71,11 @@ def lower_attention(ctx: Context, node: Node, name: str) -> tuple[Kernel, ...]:
         size,
         op.scale,
     )
-    bodies = (("scores", _scores(p)), ("softmax", _softmax(p)), ("values", _values(p)))
+    values = split_values(p) if ctx.split else {"values": whole_values(p)}
+    bodies = {"scores": _scores(p), "softmax": _softmax(p), **values}
     return tuple(
-        Kernel(f"{name}_{part}", buffers_of(body, ctx), ctx.scalars, body) for part, body in bodies
+        Kernel(f"{name}_{part}", buffers_of(body, ctx), ctx.scalars, body)
+        for part, body in bodies.items()
     )
 
 
@@ -130,26 +90,20 @@ def _check_class(ctx: Context) -> None:
         )
 
 
-def _zeroed(width: int) -> tuple[Buf, list[Stmt]]:
-    acc = Buf("acc", (width, LANES), F32, Mem.TILE)
-    i, j = Var("i"), Var("j")
-    return acc, [Alloc(acc), Map(acc, (i, j), (Axis(i, width), Axis(j, LANES)), ex.lit(0.0, F32))]
-
-
-def _scores(p: _Parts) -> tuple[Stmt, ...]:
+def _scores(p: Parts) -> tuple[Stmt, ...]:
     """scores[head, row, slot] = scale * q . k for all slots of 16-slot tiles in use."""
     ctx, unit, row = p.ctx, Var("unit"), Var("row")
     tiles = ex.idiv(ex.add(ex.add(ctx.length, ctx.m), LANES - 1), LANES)
     group, tile = ex.idiv(unit, tiles), ex.mod(unit, tiles)
 
     def body(width: int) -> tuple[Stmt, ...]:
-        acc, out = _zeroed(width)
+        acc, out = zeroed(width)
         i, j, k = Var("i"), Var("j"), Var("k")
         at = ex.add(row, i)
         query = Load(p.q, (p.row(at), ex.add(ex.mul(p.head(group, at), p.size), k)))
         a = query if p.engine is None else rounded(p.engine, query)
         slot = ex.add(ex.mul(tile, LANES), j)
-        b = _cached(p, (p.layer, group, tile, k, j), (group, k, slot), keys=True)
+        b = cached(p, (p.layer, group, tile, k, j), (group, k, slot), keys=True)
         out.append(Dot(acc, i, j, k, 0, p.size, a, b, p.engine))
         x, y = Var("i"), Var("j")
         to = ex.add(row, x)
@@ -162,19 +116,6 @@ def _scores(p: _Parts) -> tuple[Stmt, ...]:
     return (Share(unit, ex.mul(tiles, p.groups), (rows,)),)
 
 
-def _cached(
-    p: _Parts, index: tuple[Expr, ...], where: tuple[Expr, Expr, Expr], *, keys: bool
-) -> Expr:
-    """An element of the cache as f32; `where` is (KV head, element, slot) for its scale."""
-    cache, scale = (p.ctx.k, p.ctx.k_scale) if keys else (p.ctx.v, p.ctx.v_scale)
-    value = ex.cast(Load(cache, index), F32)
-    if scale is None:
-        return value
-    head, element, slot = where
-    group = ex.idiv(element, p.ctx.kv.group)
-    return ex.mul(value, Load(scale, (p.layer, head, group, slot)))
-
-
 @dataclass(frozen=True, slots=True)
 class _Softmax:
     """One (head, row) of the softmax and its working tiles.
@@ -183,7 +124,7 @@ class _Softmax:
     whole vectors of scores can be turned into powers.
     """
 
-    p: _Parts
+    p: Parts
     head: Expr
     row: Expr
     top: Buf
@@ -213,7 +154,7 @@ class _Softmax:
         return ex.unary(Fn.EXP, ex.sub(x, Load(self.top, (ex.lit(0),))))
 
 
-def _softmax(p: _Parts) -> tuple[Stmt, ...]:
+def _softmax(p: Parts) -> tuple[Stmt, ...]:
     """scores -> e^(score - max) where visible, else 0; inverse = 1 / their sum."""
     ctx, unit = p.ctx, Var("unit")
     shapes = (("top", 1), ("part", LANES), ("sum", 1), ("tail", MAX_ROWS))
@@ -296,54 +237,4 @@ def _sum_by_position(s: _Softmax) -> list[Stmt]:
     return [
         For(at, ex.mul(whole, LANES), length, (add_at(at, s.score(at)),)),
         For(d, 0, s.depths, (add_at(ex.add(length, d), Load(s.tail, (d,))),)),
-    ]
-
-
-def _values(p: _Parts) -> tuple[Stmt, ...]:
-    """out[row, head, :] = inverse * sum over slots, in order, of power * value."""
-    ctx, unit, row = p.ctx, Var("unit"), Var("row")
-    panels = p.size // LANES
-    group, panel = ex.idiv(unit, panels), ex.mod(unit, panels)
-
-    def body(width: int) -> tuple[Stmt, ...]:
-        acc, out = _zeroed(width)
-        i, j, k = Var("i"), Var("j"), Var("k")
-        at = ex.add(row, i)
-        a = Load(p.scores, (p.head(group, at), p.row(at), k))
-        b = _cached(p, (p.layer, group, panel, k, j), (group, ex.mul(panel, LANES), k), keys=False)
-        whole = Dot(acc, i, j, k, 0, ex.add(ctx.length, ctx.m), a, b)
-        out += [whole] if p.engine is None else _settled_apart(p, whole, p.row(at), p.engine)
-        x, y = Var("i"), Var("j")
-        to = ex.add(row, x)
-        head, token = p.head(group, to), p.row(to)
-        column = ex.add(ex.mul(head, p.size), ex.add(ex.mul(panel, LANES), y))
-        value = ex.mul(Load(acc, (x, y)), Load(p.inverse, (head, token)))
-        out.append(Map(p.out, (token, column), (Axis(x, width), Axis(y, LANES)), value))
-        return tuple(out)
-
-    rows = RowTiles(row, p.folded, tuple((w, body(w)) for w in WIDTHS))
-    return (Share(unit, p.groups * panels, (rows,)),)
-
-
-def _settled_apart(p: _Parts, whole: Dot, row: Expr, engine: DType) -> list[Stmt]:
-    """A sum over slots as two: of settled ones by a matrix engine, of the others in order.
-
-    To a row at position q those groups are settled that end before its `LATEST` positions: no step
-    with that row has them among its own tokens. So the two add the same products in the same order
-    for every step; what belongs to the other sum is zero, and zeros change nothing.
-    """
-    ctx, k = p.ctx, whole.k
-
-    def settled(position: Expr) -> Expr:
-        past = ex.maximum(ex.sub(position, LATEST - 1), 0)
-        return ex.mul(ex.idiv(past, GROUP), GROUP)
-
-    least, last = settled(ctx.length), settled(ex.sub(ex.add(ctx.length, ctx.m), 1))
-    own = settled(ex.add(ctx.length, load_index(ctx.depth, row)))
-    zero, early = ex.lit(0.0, F32), ex.lt(k, own)
-    before = rounded(engine, ex.select(early, whole.a, zero))
-    after = ex.select(early, zero, whole.a)
-    return [
-        replace(whole, hi=last, a=before, engine=engine),
-        replace(whole, lo=least, a=after),
     ]

@@ -96,6 +96,7 @@ class Context:
     counter: int = 0
     activations: str = "int8"
     attention: str = "f32"
+    split: bool = False
 
     def __post_init__(self) -> None:
         kv, scale = self.kv, self.kv.dtype == I8

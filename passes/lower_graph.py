@@ -51,7 +51,7 @@ class LowerGraph:
 
     With `top` the step can give up to so many of a row's largest logits. `activations` is how rows
     are rounded for weights that take it (`passes/tile_matmul.py`), `attention` how queries and
-    powers are (`passes/lower_attention.py`).
+    powers are (`passes/lower_attention.py`); with `split` many workers share a sum over slots.
     """
 
     kv: str = "f16"
@@ -60,6 +60,7 @@ class LowerGraph:
     """Each matrix is bound by itself: see `WeightLayout`."""
     activations: str = INT8
     attention: str = "f32"
+    split: bool = False
 
     def run(self, graph: Graph) -> Lowered:
         """The plan of one step."""
@@ -72,6 +73,7 @@ class LowerGraph:
             weights=WeightLayout(windowed=self.windowed),
             activations=self.activations,
             attention=self.attention,
+            split=self.split,
         )
         ctx.values[graph.param("tokens")] = ctx.tokens
         for index, name in enumerate(n for n in graph.names if n.startswith("cache_k.")):

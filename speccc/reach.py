@@ -1,4 +1,4 @@
-"""Weights that are larger than a target's numbers reach: its kernels see windows of them."""
+"""What a target asks of a plan: windows of weights its numbers do not reach, work for its units."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from speccc.passes.lower_graph import Lowered, LowerGraph
 
 REACH = dict.fromkeys(("vulkan", "sycl", "metal"), 2**31 - 1)
 """Bytes of a buffer by backend: the kernels find them by a signed 32-bit number."""
+MANY_UNITS = ("cuda", "rocm", *REACH)
+"""Backends of devices with more units than a model has panels of heads: there many share a sum over
+slots of attention. To a few cores of a CPU that is a barrier more, and nothing gained."""
 
 
 def lower_for(target: str, lowering: LowerGraph, graph: Graph) -> Lowered:
     """The plan for a target. UnsupportedError when one matrix alone is larger than its reach."""
-    lowered = lowering.run(graph)
-    reach = REACH.get(target.partition(":")[0])
+    backend = target.partition(":")[0]
+    lowering = replace(lowering, split=backend in MANY_UNITS)
+    lowered, reach = lowering.run(graph), REACH.get(backend)
     if reach is None or lowered.weights.matrix_bytes <= reach:
         return lowered
     largest = max(lowered.weights.matrices, key=lambda s: s.matrix.nbytes)

@@ -31,13 +31,14 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class Heads:
     """The shape of an attention: query heads, KV heads, elements of a head, type of the cache,
-    and what is multiplied."""
+    what is multiplied, and whether workers share sums over slots."""
 
     heads: int
     groups: int
     size: int
     kv: str = "f16"
     attention: str = "f32"
+    split: bool = False
 
     @property
     def scale(self) -> float:
@@ -82,7 +83,7 @@ def lowered(shape: Heads) -> Lowered:
         g.param("p", (m,), I32),
     ).node
     kv = KvShape(1, shape.groups, shape.size, KV_TYPES[shape.kv])
-    ctx = Context(kv, attention=shape.attention)
+    ctx = Context(kv, attention=shape.attention, split=shape.split)
     ctx.values[q] = ctx.buffer("q", (ctx.m, shape.heads * shape.size), F32, Role.INPUT)
     ctx.caches |= {k: lit(0), v: lit(0)}
     kernels = lower_attention(ctx, node, "attn")

@@ -27,7 +27,7 @@ def main() -> None:
     path = smollm2()
     cpu = compiled_smollm2()
     tokens = cpu.tokenizer.encode(PROMPT)
-    front = read_model(path, EmitOptions(), lambda *_: None)
+    front = read_model(path, EmitOptions(), lambda *_: None, "metal:m4")
     with (
         tempfile.TemporaryDirectory(prefix="speccc-metal-") as folder,
         pytest.MonkeyPatch.context() as patch,

@@ -30,7 +30,7 @@ from speccc.ir.expr import Var
 from speccc.ir.matrix_engine import engine_bound
 from speccc.ir.tile import Buf, Dot, walk
 from speccc.ir.types import F16
-from speccc.passes import lower_attention
+from speccc.passes import attention_values
 from speccc.runtime.controller import FixedController
 from speccc.runtime.generate import Generation, collect, generate
 from speccc.targets.clike.render import KernelText
@@ -43,12 +43,16 @@ Bufs = dict[Buf, Array]
 Run = Callable[[Lowered, Bufs, dict[Var, int]], Bufs]
 BACKENDS = ("triton", "sycl", "metal", "vulkan")
 SHAPE = Heads(6, 2, 32, "f16", "f16")
+SPLIT = replace(SHAPE, split=True)
 STEPS = {
     "one": (1, 150, None),
     "nothing settled": (2, 60, None),
     "a chain over a group's end": (8, 187, None),
     "two branches over a group's end": (14, 187, (-1, -1, *range(12))),
+    "two branches over a part's end": (6, 637, (-1, -1, *range(4))),
 }
+SPLIT_STEP = "two branches over a part's end"
+CASES = [(SPLIT if step == SPLIT_STEP else SHAPE, step) for step in STEPS]
 
 
 def by_kernel(render: Callable[..., KernelText], name: str, launch: Callable[..., Bufs]) -> Run:
@@ -129,11 +133,13 @@ def bound(step: Step) -> float:
     return top * (2 * np.expm1(2 * score) + 2.0**-10 + 2 * float(values))
 
 
-@pytest.mark.parametrize("which", STEPS)
+@pytest.mark.parametrize(("shape", "which"), CASES, ids=list(STEPS))
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_near_golden(backend: str, which: str, request: pytest.FixtureRequest) -> None:
+def test_near_golden(
+    backend: str, shape: Heads, which: str, request: pytest.FixtureRequest
+) -> None:
     run, (m, length, parents) = request.getfixturevalue(backend), STEPS[which]
-    low, step = lowered(SHAPE), random_step(SHAPE, m, length, 1, parents)
+    low, step = lowered(shape), random_step(shape, m, length, 1, parents)
     given, tiles = arrays(low, step)
     right = golden(low.plan, given, low.sizes(m, length, tiles))[low.out].reshape(step.q.shape)
     got = result(run, low, step)
@@ -150,13 +156,13 @@ def rows_apart(run: Run, low: Lowered, which: str) -> list[int]:
     return [r for r in some if not same_bits(together[r : r + 1], result(run, low, alone(step, r)))]
 
 
-@pytest.mark.parametrize("which", [w for w in STEPS if w != "one"])
+@pytest.mark.parametrize(("shape", "which"), CASES[1:], ids=list(STEPS)[1:])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rows_of_a_step_are_rows_alone(
-    backend: str, which: str, request: pytest.FixtureRequest
+    backend: str, shape: Heads, which: str, request: pytest.FixtureRequest
 ) -> None:
     """Chains and trees: an engine meets the same groups of slots for a row, whatever the step."""
-    assert rows_apart(request.getfixturevalue(backend), lowered(SHAPE), which) == []
+    assert rows_apart(request.getfixturevalue(backend), lowered(shape), which) == []
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -164,7 +170,7 @@ def test_an_engine_on_a_steps_own_slots_shows(
     backend: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: settled too early, a tree's slots are grouped as no row alone has them."""
-    monkeypatch.setattr(lower_attention, "LATEST", 1)
+    monkeypatch.setattr(attention_values, "LATEST", 1)
     run = request.getfixturevalue(backend)
     assert 13 in rows_apart(run, lowered.__wrapped__(SHAPE), "two branches over a group's end")
 

@@ -37,7 +37,7 @@ def emitted_to(
     """Emitted for ROCm, where the fake runs the kernels of the same names."""
     steps = {"hsaco": lambda s: s.name.encode(), "json": lambda s: b'{"shared_bytes": 60000}'}
     emit_to(model, TextTarget(profile("rocm:gfx1100"), steps), folder, options)
-    kernels = phases(read_model(model, options, lambda *at: None).plan.body)
+    kernels = phases(read_model(model, options, lambda *at: None, "rocm").plan.body)
     host = Host({k.name: k for k in kernels})
     installed("rocm", FakeHip(host), monkeypatch)
     return folder

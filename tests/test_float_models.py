@@ -44,7 +44,7 @@ def on_sycl(spec: Spec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> StepSe
 
 def on_metal(spec: Spec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> StepSession:
     options = EmitOptions(activations=spec.activations)
-    front = read_model(model_file(spec, folder), options, lambda *_: None)
+    front = read_model(model_file(spec, folder), options, lambda *_: None, "metal")
     return MetalModel(front, target("metal:m4"), stand_in(folder)).session(monkeypatch)
 
 

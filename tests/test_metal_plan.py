@@ -55,7 +55,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> MetalStandIn:
 
 
 def front_of(spec: Spec, folder: Path) -> Front:
-    return read_model(model_file(spec, folder), EmitOptions(kv=spec.kv), lambda *_: None)
+    return read_model(model_file(spec, folder), EmitOptions(kv=spec.kv), lambda *_: None, "metal")
 
 
 @pytest.mark.parametrize("which", list(SPECS)[:2])

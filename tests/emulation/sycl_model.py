@@ -30,7 +30,7 @@ class SyclModel:
         """Renders and builds the step of a model file."""
         # Read by Intel's loader when the first queue of this process is made.
         os.environ.setdefault("OCL_ICD_FILENAMES", str(find_driver()))
-        self.front: Front = read_model(path, EmitOptions(**options), lambda *_: None)
+        self.front: Front = read_model(path, EmitOptions(**options), lambda *_: None, target.name)
         plan, arena, bounds = self.front.plan, self.front.arena, self.front.bounds
         rendered = target.render(plan, arena, bounds)
         self.codes = {s.name: Code(built(s.text, s.name), s.entry) for s in rendered.sources}

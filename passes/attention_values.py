@@ -1,0 +1,179 @@
+"""Attention's values: sums over slots of power * value, whole or in parts.
+
+A sum in f32 runs over positions in order. Where a matrix engine makes some of it, or several
+workers share it, what is added together first must not depend on the step: but in a tree's step
+rows lie in the cache in another order than in the text. So only slots are grouped that are settled
+to a row, so far back that they are committed in every step which has it; those behind them come
+one after the other, as ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from speccc.ir import expr as ex
+from speccc.ir.expr import Expr, Load, Var
+from speccc.ir.tile import LANES, Alloc, Axis, Buf, Dot, Map, Mem, RowTiles, Share, Stmt
+from speccc.ir.types import F32
+from speccc.passes.attention_parts import Parts, cached, zeroed
+from speccc.passes.lower_context import MAX_ROWS, load_index
+from speccc.passes.round_rows import rounded
+from speccc.passes.tile_matmul import WIDTHS
+
+GROUP = 64
+"""Slots that are settled together: whole steps of every engine, as each begins its sums anew."""
+LATEST = MAX_ROWS
+"""Positions, a row's own the last, that may be tokens of its step."""
+PART = 512
+"""Settled slots of one worker's share of a sum, where it is shared."""
+COLUMNS = 128
+"""Columns of a head that lie together in the memory of parts."""
+
+
+def whole_values(p: Parts) -> tuple[Stmt, ...]:
+    """out[row, head, :] = inverse * sum over slots of power * value, each sum by one worker."""
+    unit, row = Var("unit"), Var("row")
+    panels = p.size // LANES
+    group, panel = ex.idiv(unit, panels), ex.mod(unit, panels)
+
+    def body(width: int) -> tuple[Stmt, ...]:
+        acc, out = zeroed(width)
+        i, x, y = Var("i"), Var("i"), Var("j")
+        at, to = ex.add(row, i), ex.add(row, x)
+        dot = _weighted(p, acc, i, at, (group, panel))
+        out += [dot] if p.engine is None else [_early(p, dot, at), _late(p, dot, at)]
+        head, token = p.head(group, to), p.row(to)
+        value = ex.mul(Load(acc, (x, y)), Load(p.inverse, (head, token)))
+        index = (token, _column(p, head, panel, y))
+        return (*out, Map(p.out, index, (Axis(x, width), Axis(y, LANES)), value))
+
+    rows = RowTiles(row, p.folded, tuple((w, body(w)) for w in WIDTHS))
+    return (Share(unit, p.groups * panels, (rows,)),)
+
+
+def split_values(p: Parts) -> dict[str, tuple[Stmt, ...]]:
+    """The same by two kernels: sums of `PART` settled slots and of the late ones, then theirs.
+
+    A sum over slots takes as long as there are slots, so many workers share it. Late sums lie in
+    `out` meanwhile, parts [columns / 128, head, row, 128 a part] as long as the cache: those of n
+    slots fill a quarter of it at most, but for the first, and there is none below 128 slots.
+    """
+    chunks = -(-p.size // COLUMNS)
+    parts = p.ctx.workspace(f"parts_{p.heads}", (chunks, p.heads, p.ctx.m, p.ctx.slots))
+    return {"values": (_late_sums(p), _early_sums(p, parts)), "merge": _merged(p, parts)}
+
+
+def _weighted(p: Parts, acc: Buf, i: Var, at: Expr, where: tuple[Expr, Expr]) -> Dot:
+    """acc += power * value over all slots, in order; `at` is folded row i, `where` its head's
+    group and panel of columns."""
+    ctx, (group, panel), j, k = p.ctx, where, Var("j"), Var("k")
+    a = Load(p.scores, (p.head(group, at), p.row(at), k))
+    b = cached(p, (p.layer, group, panel, k, j), (group, ex.mul(panel, LANES), k), keys=False)
+    return Dot(acc, i, j, k, 0, ex.add(ctx.length, ctx.m), a, b)
+
+
+def _column(p: Parts, head: Expr, panel: Expr, lane: Expr) -> Expr:
+    return ex.add(ex.mul(head, p.size), ex.add(ex.mul(panel, LANES), lane))
+
+
+def _groups_before(position: Expr) -> Expr:
+    """How many groups are settled to a row at a position: they end before its `LATEST` ones."""
+    return ex.idiv(ex.maximum(ex.sub(position, LATEST - 1), 0), GROUP)
+
+
+def _most_groups(p: Parts) -> Expr:
+    """Groups that are settled to some row of the step: the deepest is at length + m - 1 at most."""
+    return _groups_before(ex.sub(ex.add(p.ctx.length, p.ctx.m), 1))
+
+
+def _is_early(p: Parts, k: Expr, at: Expr) -> Expr:
+    """Whether slot k is settled to folded row `at`. What is another sum's is zero in this one, and
+    zeros change nothing."""
+    position = ex.add(p.ctx.length, load_index(p.ctx.depth, p.row(at)))
+    return ex.lt(k, ex.mul(_groups_before(position), GROUP))
+
+
+def _early(p: Parts, dot: Dot, at: Expr) -> Dot:
+    """The settled part of a sum."""
+    a = ex.select(_is_early(p, dot.k, at), dot.a, 0.0)
+    a = a if p.engine is None else rounded(p.engine, a)
+    return replace(dot, hi=ex.mul(_most_groups(p), GROUP), a=a, engine=p.engine)
+
+
+def _late(p: Parts, dot: Dot, at: Expr) -> Dot:
+    """The rest, in order: from the first slot that is not settled to all rows."""
+    a = ex.select(_is_early(p, dot.k, at), 0.0, dot.a)
+    return replace(dot, lo=ex.mul(_groups_before(p.ctx.length), GROUP), a=a)
+
+
+def _late_sums(p: Parts) -> Share:
+    unit, row = Var("unit"), Var("row")
+    panels = p.size // LANES
+    group, panel = ex.idiv(unit, panels), ex.mod(unit, panels)
+
+    def body(width: int) -> tuple[Stmt, ...]:
+        acc, out = zeroed(width)
+        i, x, y = Var("i"), Var("i"), Var("j")
+        at, to = ex.add(row, i), ex.add(row, x)
+        out.append(_late(p, _weighted(p, acc, i, at, (group, panel)), at))
+        index = (p.row(to), _column(p, p.head(group, to), panel, y))
+        return (*out, Map(p.out, index, (Axis(x, width), Axis(y, LANES)), Load(acc, (x, y))))
+
+    rows = RowTiles(row, p.folded, tuple((w, body(w)) for w in WIDTHS))
+    return Share(unit, p.groups * panels, (rows,))
+
+
+def _part_count(p: Parts) -> Expr:
+    each = PART // GROUP
+    return ex.idiv(ex.add(_most_groups(p), each - 1), each)
+
+
+def _in_parts(head: Expr, row: Expr, part: Expr, panel: Expr, lane: Expr) -> tuple[Expr, ...]:
+    """Where a part's sum of a lane of a head's panel lies."""
+    together = COLUMNS // LANES
+    first = ex.add(ex.mul(part, COLUMNS), ex.mul(ex.mod(panel, together), LANES))
+    return (ex.idiv(panel, together), head, row, ex.add(first, lane))
+
+
+def _early_sums(p: Parts, parts: Buf) -> Share:
+    unit, row = Var("unit"), Var("row")
+    panels, each = p.size // LANES, PART // GROUP
+    panel, above = ex.mod(unit, panels), ex.idiv(unit, panels)
+    group, part = ex.mod(above, p.groups), ex.idiv(above, p.groups)
+    groups = ex.minimum(ex.sub(_most_groups(p), ex.mul(part, each)), each)
+
+    def body(width: int) -> tuple[Stmt, ...]:
+        acc, out = zeroed(width)
+        i, x, y = Var("i"), Var("i"), Var("j")
+        at, to = ex.add(row, i), ex.add(row, x)
+        dot = _early(p, _weighted(p, acc, i, at, (group, panel)), at)
+        slot = {dot.k: ex.add(ex.mul(part, PART), dot.k)}
+        a, b = (ex.substitute(e, slot) for e in (dot.a, dot.b))
+        out.append(replace(dot, hi=ex.mul(groups, GROUP), a=a, b=b))
+        index = _in_parts(p.head(group, to), p.row(to), part, panel, y)
+        return (*out, Map(parts, index, (Axis(x, width), Axis(y, LANES)), Load(acc, (x, y))))
+
+    rows = RowTiles(row, p.folded, tuple((w, body(w)) for w in WIDTHS))
+    return Share(unit, ex.mul(_part_count(p), p.groups * panels), (rows,))
+
+
+def _merged(p: Parts, parts: Buf) -> tuple[Stmt, ...]:
+    """out = inverse * (out + the parts, one after the other)."""
+    unit, panels = Var("unit"), p.size // LANES
+    row, above = ex.mod(unit, p.ctx.m), ex.idiv(unit, p.ctx.m)
+    panel, head = ex.mod(above, panels), ex.idiv(above, panels)
+    acc = Buf("acc", (1, LANES), F32, Mem.TILE)
+    i, j, k, x, y, u, v = (Var(n) for n in "ijkijij")
+    b = Load(parts, _in_parts(head, row, k, panel, j))
+
+    def where(lane: Expr) -> tuple[Expr, Expr]:
+        return (row, _column(p, head, panel, lane))
+
+    value = ex.mul(Load(acc, (u, v)), Load(p.inverse, (head, row)))
+    body = (
+        Alloc(acc),
+        Map(acc, (x, y), (Axis(x, 1), Axis(y, LANES)), Load(p.out, where(y))),
+        Dot(acc, i, j, k, 0, _part_count(p), ex.lit(1.0, F32), b),
+        Map(p.out, where(v), (Axis(u, 1), Axis(v, LANES)), value),
+    )
+    return (Share(unit, ex.mul(p.ctx.m, p.heads * panels), body),)
