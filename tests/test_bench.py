@@ -81,7 +81,10 @@ def quiet(work: str, done: int, total: int) -> None:
 def test_medians_over_alternating_rounds() -> None:
     log: list[tuple[str, str]] = []
     ours, theirs = Scripted("a", log), Scripted("b", log, lossless=False)
-    first, second = measure([ours, theirs], range(64), SETTINGS, quiet)
+    moments: list[int] = []
+    first, second = measure(
+        [ours, theirs], range(64), SETTINGS, quiet, lambda: moments.append(len(log))
+    )
     # Turns 2, 3, 4 of each width are counted; the median turn is 3.
     assert first.verify_ms == {1: 3.0, 2: 6.0, 4: 12.0}
     assert first.verify_quartiles_ms[2] == (4.5, 7.5)  # of 4 4 6 6 8 8
@@ -91,6 +94,8 @@ def test_medians_over_alternating_rounds() -> None:
     assert not second.identical
     assert not second.tasks["two"].identical
     assert first.peak_memory_bytes == 7
+    # Beside the passes of the least of 3 widths, in the 3 rounds after the first.
+    assert moments == [6 * turn + 2 for turn in (1, 2, 3)]
     timed = [kind for kind, op in log if op in ("verify", "generate")]
     assert timed == ["a", "b"] * (len(timed) // 2)
     assert [kind for kind, op in log if op == "encode"] == ["a", "a"]

@@ -22,7 +22,7 @@ from speccc.cli.bench_report import SpeedReport, dearer_widths
 from speccc.cli.numbers import numbers
 from speccc.errors import InputError, UnsupportedError
 
-CEILINGS = Ceilings(read_bytes_s=20e9, int8_dots_s=400e9, threads=2, buffer_bytes=1 << 28)
+CEILINGS = Ceilings(20e9, 400e9, threads=2, buffer_bytes=1 << 28, most_read_bytes_s=25e9)
 TRAFFIC = Traffic(weight_bytes=100_000_000, kv_bytes_per_token=20_000.0, dots_per_row=135_000_000)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cpu_rig import HERE
 
-from speccc.bench.ceilings import Ceilings, best, measure_ceilings
+from speccc.bench.ceilings import Ceilings, beside, measure_ceilings
 from speccc.runtime.aligned import aligned
 from speccc.runtime.devices.cpu import CpuStep
 from speccc.targets.cpu.ceilings import (
@@ -41,9 +41,11 @@ def test_every_byte_is_read_and_every_dot_done(isa: Isa) -> None:
         assert (got[:DOT_SUMS] == want).all()
 
 
-def test_the_best_of_two() -> None:
-    one, two = Ceilings(5.0, 8.0, 2, 64), Ceilings(6.0, 7.0, 2, 64)
-    assert best(one, two) == best(two, one) == Ceilings(6.0, 8.0, 2, 64)
+def test_rates_beside_rounds() -> None:
+    """The median of what memory gave, and the best; the best of the processor's own rate."""
+    rates = ((5.0, 8.0), (9.0, 7.0), (6.0, 9.0))
+    moments = [Ceilings(read, dots, 2, 64, read) for read, dots in rates]
+    assert beside(moments) == Ceilings(6.0, 9.0, 2, 64, 9.0)
 
 
 def test_rates_are_of_what_was_done() -> None:

@@ -84,16 +84,21 @@ class EngineResult:
 
 
 def measure(
-    engines: Sequence[Asked], tokens: Sequence[int], settings: Settings, report: Report
+    engines: Sequence[Asked],
+    tokens: Sequence[int],
+    settings: Settings,
+    report: Report,
+    beside: Callable[[], object] = lambda: None,
 ) -> list[EngineResult]:
     """Measure the engines in turn; the first encodes the prompts for all.
 
     `tokens` is a real text of at least `prompt_tokens` tokens. InputError when it is shorter.
+    `beside` is called in each round of verify passes that counts, after those of the least width.
     """
     need = max(settings.prompt_tokens, settings.depth + max(settings.widths))
     if len(tokens) < need:
         raise InputError(f"has {len(tokens)} tokens, the bench needs {need}", where="bench text")
-    samples = verify_samples(engines, list(tokens), settings, report)
+    samples = verify_samples(engines, list(tokens), settings, report, beside=beside)
     costs = [{width: median(taken) for width, taken in kept.items()} for kept in samples]
     prefill = _prefill(engines, list(tokens), settings, report)
     runs = _generate(engines, costs, settings, report)
@@ -113,8 +118,10 @@ def verify_samples(
     settings: Settings,
     report: Report,
     work: str = "verify cost",
+    beside: Callable[[], object] = lambda: None,
 ) -> list[Samples]:
     """T(m) of each engine; the first round warms up and is not counted."""
+    least = min(settings.widths)
     samples: list[Samples] = [defaultdict(list) for _ in engines]
     for turn in range(settings.rounds + 1):
         for width in settings.widths:
@@ -123,6 +130,8 @@ def verify_samples(
                 reply = engine.ask("verify", tokens=tokens, **request)
                 if turn:
                     kept[width] += reply["ms"]
+            if turn and width == least:
+                beside()
         report(work, turn + 1, settings.rounds + 1)
     return samples
 

@@ -94,9 +94,10 @@ class SpeedReport:
         width = min(ms)
         read = limits.traffic.read_bytes(width, limits.depth) / 1e6
         rate, dots = limits.ceilings.read_bytes_s / 1e9, limits.ceilings.int8_dots_s / 1e9
+        most = limits.ceilings.most_read_bytes_s / 1e9
         return [
-            "medians [quartiles]; bandwidth: share of the measured "
-            f"{rate:.1f} GB/s (int8 peak {dots:.0f} G multiply-adds/s)",
+            f"medians [quartiles]; bandwidth: share of {rate:.1f} GB/s, measured beside each round "
+            f"(at best {most:.1f} GB/s; int8 peak {dots:.0f} G multiply-adds/s)",
             f"T({width}) reads {read:.1f} MB of weights and KV: "
             f"{limits.bandwidth_percent[width]:.0f}% of the bandwidth",
             f"no width dearer than the next one up: {'no, ' + ', '.join(dear) if dear else 'yes'}",
