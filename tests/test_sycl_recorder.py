@@ -68,6 +68,18 @@ def test_a_session_says_how_its_steps_run(recorded: GpuSession, launched: GpuSes
     assert (recorded.steps, launched.steps) == ("recorded", "launched")
 
 
+def test_a_second_session_builds_nothing(
+    model: SyclModel, recorded: GpuSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dpctl.program
+
+    monkeypatch.setattr(dpctl.program, "create_program_from_spirv", None)
+    other = model.session(CONTEXT)
+    emptied(recorded, other)
+    assert both(recorded, other, lambda s: s.forward([3, 4, 5]))
+    other.close()
+
+
 def test_a_recorded_text_has_the_bits_of_a_launched_one(
     recorded: GpuSession, launched: GpuSession
 ) -> None:

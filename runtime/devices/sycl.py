@@ -29,6 +29,9 @@ PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"
 WAVES = 4
 """Work-groups for each compute unit."""
 SCALARS = {"i32": np.int32, "i64": np.int64}
+MOST_PROGRAMS = 64
+"""Built programs that are kept for the next session: a driver takes a second for each."""
+_PROGRAMS: dict[tuple[Any, Any, bytes], Any] = {}
 MOST_WAITING = 1024
 """Launches that are submitted before somebody waits for them."""
 
@@ -120,11 +123,17 @@ class SyclDriver:
         return self._recorder
 
     def load(self, code: Code) -> Any:
-        """The kernel of a SPIR-V module."""
+        """The kernel of a SPIR-V module, which sessions on one device build once."""
+        key = (self._queue.sycl_context, self._queue.sycl_device, code.binary)
         try:
-            program = self._dpctl.program.create_program_from_spirv(
-                self._queue, code.binary, PRECISE
-            )
+            program = _PROGRAMS.pop(key, None)
+            if program is None:
+                program = self._dpctl.program.create_program_from_spirv(
+                    self._queue, code.binary, PRECISE
+                )
+            _PROGRAMS[key] = program  # the latest last
+            while len(_PROGRAMS) > MOST_PROGRAMS:
+                del _PROGRAMS[next(iter(_PROGRAMS))]
             return program.get_sycl_kernel(code.entry)
         except Exception as error:
             raise DeviceError(f"{code.entry}: {error}", where="sycl") from None

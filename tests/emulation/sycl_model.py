@@ -37,7 +37,7 @@ class SyclModel:
         self.launches = json.loads(json.dumps(document(rendered)))
 
     def session(self, context: int = 64) -> GpuSession:
-        """A session on the CPU device, its kernels compiled anew."""
+        """A session on the CPU device."""
         front = self.front
         sizes = tuple(v.name for v in front.plan.sizes)
         call = Signature((), front.arena.elements, dict.fromkeys(SCRATCH, 0), sizes)
