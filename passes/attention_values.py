@@ -9,7 +9,8 @@ one after the other, as ever.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from speccc.ir import expr as ex
 from speccc.ir.expr import Expr, Load, Var
@@ -32,23 +33,15 @@ COLUMNS = 128
 
 def whole_values(p: Parts) -> tuple[Stmt, ...]:
     """out[row, head, :] = inverse * sum over slots of power * value, each sum by one worker."""
-    unit, row = Var("unit"), Var("row")
-    panels = p.size // LANES
-    group, panel = ex.idiv(unit, panels), ex.mod(unit, panels)
 
-    def body(width: int) -> tuple[Stmt, ...]:
-        acc, out = zeroed(width)
-        i, x, y = Var("i"), Var("i"), Var("j")
-        at, to = ex.add(row, i), ex.add(row, x)
-        dot = _weighted(p, acc, i, at, (group, panel))
-        out += [dot] if p.engine is None else [_early(p, dot, at), _late(p, dot, at)]
-        head, token = p.head(group, to), p.row(to)
-        value = ex.mul(Load(acc, (x, y)), Load(p.inverse, (head, token)))
-        index = (token, _column(p, head, panel, y))
-        return (*out, Map(p.out, index, (Axis(x, width), Axis(y, LANES)), value))
+    def sums(dot: Dot, at: Expr, _: Expr) -> list[Dot]:
+        return [dot] if p.engine is None else [_early(p, dot, at), _late(p, dot, at)]
 
-    rows = RowTiles(row, p.folded, tuple((w, body(w)) for w in WIDTHS))
-    return (Share(unit, p.groups * panels, (rows,)),)
+    def stored(value: Expr, at: _Place) -> _Store:
+        whole = ex.mul(value, Load(p.inverse, (at.head, at.row)))
+        return p.out, (at.row, _column(p, at.head, at.panel, at.lane)), whole
+
+    return (_by_panel(p, None, sums, stored),)
 
 
 def split_values(p: Parts) -> dict[str, tuple[Stmt, ...]]:
@@ -61,6 +54,48 @@ def split_values(p: Parts) -> dict[str, tuple[Stmt, ...]]:
     chunks = -(-p.size // COLUMNS)
     parts = p.ctx.workspace(f"parts_{p.heads}", (chunks, p.heads, p.ctx.m, p.ctx.slots))
     return {"values": (_late_sums(p), _early_sums(p, parts)), "merge": _merged(p, parts)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A lane of a panel of a head's columns, in a token's row, of a part."""
+
+    head: Expr
+    row: Expr
+    panel: Expr
+    lane: Expr
+    part: Expr
+
+
+_Sums = Callable[[Dot, Expr, Expr], list[Dot]]
+"""(the sum over all slots, its folded row, the part) -> what is added up."""
+_Store = tuple[Buf, tuple[Expr, ...], Expr]
+"""A buffer, where in it, and the value."""
+
+
+def _by_panel(
+    p: Parts, parts: Expr | None, sums: _Sums, stored: Callable[[Expr, _Place], _Store]
+) -> Share:
+    """Sums by units: a panel of columns of a KV head's group, for each part if there are some."""
+    unit, row = Var("unit"), Var("row")
+    panels = p.size // LANES
+    above, panel = ex.idiv(unit, panels), ex.mod(unit, panels)
+    group, part = above, ex.lit(0)
+    if parts is not None:
+        group, part = ex.mod(above, p.groups), ex.idiv(above, p.groups)
+
+    def body(width: int) -> tuple[Stmt, ...]:
+        acc, out = zeroed(width)
+        i, x, y = Var("i"), Var("i"), Var("j")
+        at, to = ex.add(row, i), ex.add(row, x)
+        out += sums(_weighted(p, acc, i, at, (group, panel)), at, part)
+        place = _Place(p.head(group, to), p.row(to), panel, y, part)
+        dst, index, value = stored(Load(acc, (x, y)), place)
+        return (*out, Map(dst, index, (Axis(x, width), Axis(y, LANES)), value))
+
+    rows = RowTiles(row, p.folded, tuple((w, body(w)) for w in WIDTHS))
+    units = p.groups * panels if parts is None else ex.mul(parts, p.groups * panels)
+    return Share(unit, units, (rows,))
 
 
 def _weighted(p: Parts, acc: Buf, i: Var, at: Expr, where: tuple[Expr, Expr]) -> Dot:
@@ -107,20 +142,10 @@ def _late(p: Parts, dot: Dot, at: Expr) -> Dot:
 
 
 def _late_sums(p: Parts) -> Share:
-    unit, row = Var("unit"), Var("row")
-    panels = p.size // LANES
-    group, panel = ex.idiv(unit, panels), ex.mod(unit, panels)
+    def stored(value: Expr, at: _Place) -> _Store:
+        return p.out, (at.row, _column(p, at.head, at.panel, at.lane)), value
 
-    def body(width: int) -> tuple[Stmt, ...]:
-        acc, out = zeroed(width)
-        i, x, y = Var("i"), Var("i"), Var("j")
-        at, to = ex.add(row, i), ex.add(row, x)
-        out.append(_late(p, _weighted(p, acc, i, at, (group, panel)), at))
-        index = (p.row(to), _column(p, p.head(group, to), panel, y))
-        return (*out, Map(p.out, index, (Axis(x, width), Axis(y, LANES)), Load(acc, (x, y))))
-
-    rows = RowTiles(row, p.folded, tuple((w, body(w)) for w in WIDTHS))
-    return Share(unit, p.groups * panels, (rows,))
+    return _by_panel(p, None, lambda dot, at, _: [_late(p, dot, at)], stored)
 
 
 def _part_count(p: Parts) -> Expr:
@@ -128,33 +153,23 @@ def _part_count(p: Parts) -> Expr:
     return ex.idiv(ex.add(_most_groups(p), each - 1), each)
 
 
-def _in_parts(head: Expr, row: Expr, part: Expr, panel: Expr, lane: Expr) -> tuple[Expr, ...]:
+def _in_parts(at: _Place) -> tuple[Expr, ...]:
     """Where a part's sum of a lane of a head's panel lies."""
     together = COLUMNS // LANES
-    first = ex.add(ex.mul(part, COLUMNS), ex.mul(ex.mod(panel, together), LANES))
-    return (ex.idiv(panel, together), head, row, ex.add(first, lane))
+    first = ex.add(ex.mul(at.part, COLUMNS), ex.mul(ex.mod(at.panel, together), LANES))
+    return (ex.idiv(at.panel, together), at.head, at.row, ex.add(first, at.lane))
 
 
 def _early_sums(p: Parts, parts: Buf) -> Share:
-    unit, row = Var("unit"), Var("row")
-    panels, each = p.size // LANES, PART // GROUP
-    panel, above = ex.mod(unit, panels), ex.idiv(unit, panels)
-    group, part = ex.mod(above, p.groups), ex.idiv(above, p.groups)
-    groups = ex.minimum(ex.sub(_most_groups(p), ex.mul(part, each)), each)
+    each = PART // GROUP
 
-    def body(width: int) -> tuple[Stmt, ...]:
-        acc, out = zeroed(width)
-        i, x, y = Var("i"), Var("i"), Var("j")
-        at, to = ex.add(row, i), ex.add(row, x)
-        dot = _early(p, _weighted(p, acc, i, at, (group, panel)), at)
-        slot = {dot.k: ex.add(ex.mul(part, PART), dot.k)}
-        a, b = (ex.substitute(e, slot) for e in (dot.a, dot.b))
-        out.append(replace(dot, hi=ex.mul(groups, GROUP), a=a, b=b))
-        index = _in_parts(p.head(group, to), p.row(to), part, panel, y)
-        return (*out, Map(parts, index, (Axis(x, width), Axis(y, LANES)), Load(acc, (x, y))))
+    def sums(dot: Dot, at: Expr, part: Expr) -> list[Dot]:
+        early, slot = _early(p, dot, at), {dot.k: ex.add(ex.mul(part, PART), dot.k)}
+        a, b = (ex.substitute(e, slot) for e in (early.a, early.b))
+        groups = ex.minimum(ex.sub(_most_groups(p), ex.mul(part, each)), each)
+        return [replace(early, hi=ex.mul(groups, GROUP), a=a, b=b)]
 
-    rows = RowTiles(row, p.folded, tuple((w, body(w)) for w in WIDTHS))
-    return Share(unit, ex.mul(_part_count(p), p.groups * panels), (rows,))
+    return _by_panel(p, _part_count(p), sums, lambda value, at: (parts, _in_parts(at), value))
 
 
 def _merged(p: Parts, parts: Buf) -> tuple[Stmt, ...]:
@@ -164,7 +179,7 @@ def _merged(p: Parts, parts: Buf) -> tuple[Stmt, ...]:
     panel, head = ex.mod(above, panels), ex.idiv(above, panels)
     acc = Buf("acc", (1, LANES), F32, Mem.TILE)
     i, j, k, x, y, u, v = (Var(n) for n in "ijkijij")
-    b = Load(parts, _in_parts(head, row, k, panel, j))
+    b = Load(parts, _in_parts(_Place(head, row, panel, j, k)))
 
     def where(lane: Expr) -> tuple[Expr, Expr]:
         return (row, _column(p, head, panel, lane))
