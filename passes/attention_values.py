@@ -16,7 +16,7 @@ from speccc.ir import expr as ex
 from speccc.ir.expr import Expr, Load, Var
 from speccc.ir.tile import LANES, Alloc, Axis, Buf, Dot, Map, Mem, RowTiles, Share, Stmt
 from speccc.ir.types import F32
-from speccc.passes.attention_parts import Parts, cached, zeroed
+from speccc.passes.attention_node import AttentionNode, cached, zeroed
 from speccc.passes.lower_context import MAX_ROWS, load_index
 from speccc.passes.round_rows import rounded
 from speccc.passes.tile_matmul import WIDTHS
@@ -31,7 +31,7 @@ COLUMNS = 128
 """Columns of a head that lie together in the memory of parts."""
 
 
-def whole_values(p: Parts) -> tuple[Stmt, ...]:
+def whole_values(p: AttentionNode) -> tuple[Stmt, ...]:
     """out[row, head, :] = inverse * sum over slots of power * value, each sum by one worker."""
 
     def sums(dot: Dot, at: Expr, _: Expr) -> list[Dot]:
@@ -44,7 +44,7 @@ def whole_values(p: Parts) -> tuple[Stmt, ...]:
     return (_by_panel(p, None, sums, stored),)
 
 
-def split_values(p: Parts) -> dict[str, tuple[Stmt, ...]]:
+def split_values(p: AttentionNode) -> dict[str, tuple[Stmt, ...]]:
     """The same by two kernels: sums of `PART` settled slots and of the late ones, then theirs.
 
     A sum over slots takes as long as there are slots, so many workers share it. Late sums lie in
@@ -74,7 +74,7 @@ _Store = tuple[Buf, tuple[Expr, ...], Expr]
 
 
 def _by_panel(
-    p: Parts, parts: Expr | None, sums: _Sums, stored: Callable[[Expr, _Place], _Store]
+    p: AttentionNode, parts: Expr | None, sums: _Sums, stored: Callable[[Expr, _Place], _Store]
 ) -> Share:
     """Sums by units: a panel of columns of a KV head's group, for each part if there are some."""
     unit, row = Var("unit"), Var("row")
@@ -98,7 +98,7 @@ def _by_panel(
     return Share(unit, units, (rows,))
 
 
-def _weighted(p: Parts, acc: Buf, i: Var, at: Expr, where: tuple[Expr, Expr]) -> Dot:
+def _weighted(p: AttentionNode, acc: Buf, i: Var, at: Expr, where: tuple[Expr, Expr]) -> Dot:
     """acc += power * value over all slots, in order; `at` is folded row i, `where` its head's
     group and panel of columns."""
     ctx, (group, panel), j, k = p.ctx, where, Var("j"), Var("k")
@@ -107,7 +107,7 @@ def _weighted(p: Parts, acc: Buf, i: Var, at: Expr, where: tuple[Expr, Expr]) ->
     return Dot(acc, i, j, k, 0, ex.add(ctx.length, ctx.m), a, b)
 
 
-def _column(p: Parts, head: Expr, panel: Expr, lane: Expr) -> Expr:
+def _column(p: AttentionNode, head: Expr, panel: Expr, lane: Expr) -> Expr:
     return ex.add(ex.mul(head, p.size), ex.add(ex.mul(panel, LANES), lane))
 
 
@@ -116,39 +116,39 @@ def _groups_before(position: Expr) -> Expr:
     return ex.idiv(ex.maximum(ex.sub(position, LATEST - 1), 0), GROUP)
 
 
-def _most_groups(p: Parts) -> Expr:
+def _most_groups(p: AttentionNode) -> Expr:
     """Groups that are settled to some row of the step: the deepest is at length + m - 1 at most."""
     return _groups_before(ex.sub(ex.add(p.ctx.length, p.ctx.m), 1))
 
 
-def _is_early(p: Parts, k: Expr, at: Expr) -> Expr:
+def _is_early(p: AttentionNode, k: Expr, at: Expr) -> Expr:
     """Whether slot k is settled to folded row `at`. What is another sum's is zero in this one, and
     zeros change nothing."""
     position = ex.add(p.ctx.length, load_index(p.ctx.depth, p.row(at)))
     return ex.lt(k, ex.mul(_groups_before(position), GROUP))
 
 
-def _early(p: Parts, dot: Dot, at: Expr) -> Dot:
+def _early(p: AttentionNode, dot: Dot, at: Expr) -> Dot:
     """The settled part of a sum."""
     a = ex.select(_is_early(p, dot.k, at), dot.a, 0.0)
     a = a if p.engine is None else rounded(p.engine, a)
     return replace(dot, hi=ex.mul(_most_groups(p), GROUP), a=a, engine=p.engine)
 
 
-def _late(p: Parts, dot: Dot, at: Expr) -> Dot:
+def _late(p: AttentionNode, dot: Dot, at: Expr) -> Dot:
     """The rest, in order: from the first slot that is not settled to all rows."""
     a = ex.select(_is_early(p, dot.k, at), 0.0, dot.a)
     return replace(dot, lo=ex.mul(_groups_before(p.ctx.length), GROUP), a=a)
 
 
-def _late_sums(p: Parts) -> Share:
+def _late_sums(p: AttentionNode) -> Share:
     def stored(value: Expr, at: _Place) -> _Store:
         return p.out, (at.row, _column(p, at.head, at.panel, at.lane)), value
 
     return _by_panel(p, None, lambda dot, at, _: [_late(p, dot, at)], stored)
 
 
-def _part_count(p: Parts) -> Expr:
+def _part_count(p: AttentionNode) -> Expr:
     each = PART // GROUP
     return ex.idiv(ex.add(_most_groups(p), each - 1), each)
 
@@ -160,7 +160,7 @@ def _in_parts(at: _Place) -> tuple[Expr, ...]:
     return (ex.idiv(at.panel, together), at.head, at.row, ex.add(first, at.lane))
 
 
-def _early_sums(p: Parts, parts: Buf) -> Share:
+def _early_sums(p: AttentionNode, parts: Buf) -> Share:
     each = PART // GROUP
 
     def sums(dot: Dot, at: Expr, part: Expr) -> list[Dot]:
@@ -172,7 +172,7 @@ def _early_sums(p: Parts, parts: Buf) -> Share:
     return _by_panel(p, _part_count(p), sums, lambda value, at: (parts, _in_parts(at), value))
 
 
-def _merged(p: Parts, parts: Buf) -> tuple[Stmt, ...]:
+def _merged(p: AttentionNode, parts: Buf) -> tuple[Stmt, ...]:
     """out = inverse * (out + the parts, one after the other)."""
     unit, panels = Var("unit"), p.size // LANES
     row, above = ex.mod(unit, p.ctx.m), ex.idiv(unit, p.ctx.m)

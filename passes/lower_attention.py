@@ -1,4 +1,4 @@
-"""`Attention` -> three kernels: scores, softmax, weighted values. No mask is built.
+"""`Attention` -> its kernels: scores, softmax, weighted values. No mask is built.
 
 A row sees the committed slots 0..length-1 and the slots of its ancestors and itself among the rows
 of this step, listed in `path` by depth. Scores are computed for all slots of the step; softmax
@@ -37,7 +37,7 @@ from speccc.ir.tile import (
     Stmt,
 )
 from speccc.ir.types import F32
-from speccc.passes.attention_parts import ATTENTION, Parts, cached, zeroed
+from speccc.passes.attention_node import ATTENTION, AttentionNode, cached, zeroed
 from speccc.passes.attention_values import split_values, whole_values
 from speccc.passes.lower_context import MAX_ROWS, Context, load_index
 from speccc.passes.lower_region import buffers_of
@@ -59,7 +59,7 @@ def lower_attention(ctx: Context, node: Node, name: str) -> tuple[Kernel, ...]:
     if ctx.caches[v] != layer:
         raise UnsupportedError(f"{name}: keys and values of different layers")
     _check_class(ctx)
-    p = Parts(
+    p = AttentionNode(
         ctx,
         ctx.values[q],
         ctx.activation(Value(node), f"{name}_out"),
@@ -90,7 +90,7 @@ def _check_class(ctx: Context) -> None:
         )
 
 
-def _scores(p: Parts) -> tuple[Stmt, ...]:
+def _scores(p: AttentionNode) -> tuple[Stmt, ...]:
     """scores[head, row, slot] = scale * q . k for all slots of 16-slot tiles in use."""
     ctx, unit, row = p.ctx, Var("unit"), Var("row")
     tiles = ex.idiv(ex.add(ex.add(ctx.length, ctx.m), LANES - 1), LANES)
@@ -124,7 +124,7 @@ class _Softmax:
     whole vectors of scores can be turned into powers.
     """
 
-    p: Parts
+    p: AttentionNode
     head: Expr
     row: Expr
     top: Buf
@@ -154,7 +154,7 @@ class _Softmax:
         return ex.unary(Fn.EXP, ex.sub(x, Load(self.top, (ex.lit(0),))))
 
 
-def _softmax(p: Parts) -> tuple[Stmt, ...]:
+def _softmax(p: AttentionNode) -> tuple[Stmt, ...]:
     """scores -> e^(score - max) where visible, else 0; inverse = 1 / their sum."""
     ctx, unit = p.ctx, Var("unit")
     shapes = (("top", 1), ("part", LANES), ("sum", 1), ("tail", MAX_ROWS))

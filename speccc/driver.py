@@ -80,7 +80,7 @@ class CompileOptions:
     activations: str = "int8"
     """How rows are quantised, of `tile_matmul.ACTIVATIONS`; int8 for weights not made for it."""
     attention: str = "f32"
-    """What attention multiplies, of `lower_attention.ATTENTION`."""
+    """What attention multiplies, of `attention_node.ATTENTION`."""
 
 
 @dataclass

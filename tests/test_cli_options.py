@@ -12,7 +12,7 @@ from models import tiny_llama
 from speccc.cli import compile as offered
 from speccc.cli import run
 from speccc.errors import InputError
-from speccc.passes.attention_parts import ATTENTION
+from speccc.passes.attention_node import ATTENTION
 from speccc.passes.tile_matmul import ACTIVATIONS
 
 CHOSEN = {"kv": "i8", "weights": "nvfp4", "activations": "nvfp4", "attention": "f16"}

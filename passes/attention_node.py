@@ -1,4 +1,4 @@
-"""What the kernels of an attention share: its buffers and sizes, a tile of sums, the cache."""
+"""An attention node while it is lowered: buffers and sizes that its kernels share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ATTENTION: dict[str, DType | None] = {"f32": None, "f16": F16}
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """One attention of a step."""
+class AttentionNode:
+    """One attention of a step: its buffers, its layer of the cache, its heads and their size."""
 
     ctx: Context
     q: Buf
@@ -57,7 +57,7 @@ def zeroed(width: int) -> tuple[Buf, list[Stmt]]:
 
 
 def cached(
-    p: Parts, index: tuple[Expr, ...], where: tuple[Expr, Expr, Expr], *, keys: bool
+    p: AttentionNode, index: tuple[Expr, ...], where: tuple[Expr, Expr, Expr], *, keys: bool
 ) -> Expr:
     """An element of the cache as f32; `where` is (KV head, element, slot) for its scale."""
     cache, scale = (p.ctx.k, p.ctx.k_scale) if keys else (p.ctx.v, p.ctx.v_scale)
