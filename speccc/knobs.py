@@ -58,6 +58,7 @@ SMOLLM2 = Knob("SPECCC_SMOLLM2", _path, "the SmolLM2 GGUF file to use instead of
 CACHE_DIR = Knob("SPECCC_CACHE_DIR", _path, "where models and artifacts are kept")
 THREADS = Knob("SPECCC_THREADS", _threads, "threads of a session unless -t says otherwise")
 VULKAN_ROOT = Knob("SPECCC_VULKAN_ROOT", _path, "a Linux tree with a newer Vulkan and glslang")
+XE_ROOT = Knob("SPECCC_XE_ROOT", _path, "a Linux tree with Intel's ocloc for Xe GPUs")
 XDG_CACHE_HOME = Knob("XDG_CACHE_HOME", _path, "the user's cache; we use its folder speccc")
 
 KNOBS: tuple[Knob[bool] | Knob[Path] | Knob[int], ...] = (
@@ -66,5 +67,6 @@ KNOBS: tuple[Knob[bool] | Knob[Path] | Knob[int], ...] = (
     CACHE_DIR,
     THREADS,
     VULKAN_ROOT,
+    XE_ROOT,
     XDG_CACHE_HOME,
 )

@@ -1,4 +1,4 @@
-"""A second Linux tree whose programs run here: for a Vulkan newer than this system's own.
+"""A second Linux tree whose programs run here: for tools newer than this system's own.
 
 Its programs are started through its own dynamic loader, so nothing needs privileges or a chroot.
 """
@@ -13,7 +13,9 @@ from speccc.errors import InputError
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 COMPLETE = ".speccc-complete"
-"""The file that `.ci/vulkan-root` writes last."""
+"""The file that `.ci/vulkan-root` and `.ci/xe-root` write last."""
+LINKS = 8
+"""Of a program's name, one after the other, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,16 @@ class SystemRoot:
         """Where its shared libraries are."""
         return self.path / LIBRARIES
 
+    def program(self, name: str) -> Path | None:
+        """The file of one of its programs, or None. A link that begins with / begins there."""
+        path = self.path / "usr/bin" / name
+        for _ in range(LINKS):
+            if not path.is_symlink():
+                return path if path.exists() else None
+            to = path.readlink()
+            path = self.path / to.relative_to("/") if to.is_absolute() else path.parent / to
+        return None
+
     def command(self, program: Path) -> tuple[str, ...]:
         """The words that start a program made for this tree."""
         loader = self.libraries / "ld-linux-x86-64.so.2"
@@ -38,18 +50,26 @@ def vulkan_root() -> SystemRoot | None:
 
     InputError when the one that is named is not whole.
     """
-    named = knobs.VULKAN_ROOT.get()
-    path = named or _usual()
+    return _root("Vulkan", knobs.VULKAN_ROOT, "vulkan-root")
+
+
+def xe_root() -> SystemRoot | None:
+    """The tree for Intel's ocloc, by SPECCC_XE_ROOT; as `vulkan_root`."""
+    return _root("Xe", knobs.XE_ROOT, "xe-root")
+
+
+def _root(title: str, knob: knobs.Knob[Path], script: str) -> SystemRoot | None:
+    """The tree that `.ci/SCRIPT` makes."""
+    named = knob.get()
+    path = named or _cache() / script
     if (path / COMPLETE).exists():
         return SystemRoot(path)
     if named is None:
         return None
     raise InputError(
-        f"is no whole Vulkan tree; unset {knobs.VULKAN_ROOT.name} or run .ci/vulkan-root",
-        where=str(named),
+        f"is no whole {title} tree; unset {knob.name} or run .ci/{script}", where=str(named)
     )
 
 
-def _usual() -> Path:
-    cache = knobs.XDG_CACHE_HOME.get() or Path.home() / ".cache"
-    return cache / "speccc" / "vulkan-root"
+def _cache() -> Path:
+    return (knobs.XDG_CACHE_HOME.get() or Path.home() / ".cache") / "speccc"

@@ -78,9 +78,10 @@ def _sycl() -> str | None:
 
 
 def _ocloc() -> str | None:
-    from speccc.targets.sycl_build import find_ocloc
+    from speccc.targets.sycl_build import find_ocloc, ocloc_version
 
-    return find_ocloc()
+    ocloc = find_ocloc()
+    return None if ocloc is None else f"ocloc {ocloc_version(ocloc)}, {ocloc[-1]}"
 
 
 def _pip(extra: str) -> str:
@@ -112,7 +113,12 @@ TOOLCHAINS: tuple[Toolchain, ...] = (
         "apt install gcc libvulkan-dev, and the vendor's driver or mesa-vulkan-drivers",
     ),
     Toolchain("sycl", "builds SPIR-V", _sycl, f"{_pip('sycl')}, or oneAPI"),
-    Toolchain("sycl", "builds Xe code", _ocloc, "apt install intel-ocloc"),
+    Toolchain(
+        "sycl",
+        "builds Xe code",
+        _ocloc,
+        "apt install intel-ocloc (Debian sid, Ubuntu 24.10), or run .ci/xe-root",
+    ),
     Toolchain(
         "sycl",
         "runs",

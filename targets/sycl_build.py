@@ -1,8 +1,8 @@
 """SYCL text -> SPIR-V -> code of a Xe GPU, with the compilers that are on this machine.
 
 SPIR-V comes from the SYCL compiler that Intel ships as a library in the wheel `intel-sycl-rt`, run
-in a process of its own; without that wheel, from `icpx` on PATH. `ocloc` on PATH makes Xe code of
-it and shows its instructions.
+in a process of its own; without that wheel, from `icpx` on PATH. `ocloc` makes Xe code of it and
+shows its instructions; it may live in another root and be started through that root's loader.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from speccc.scratch import Scratch
+from speccc.system_root import xe_root
 from speccc.targets.build_error import BuildError
 
 WHEEL, VERSION = "intel-sycl-rt", "2026.2."
@@ -30,6 +31,8 @@ TIMEOUT_S = 120.0
 FLAGS = ("-ffp-contract=off",)
 PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"
 """What the device's compiler must be told: quotients and roots are part of the bits."""
+
+Command = tuple[str, ...]
 
 
 class Form(Enum):
@@ -52,7 +55,7 @@ class SyclCompiler:
 
     name: str
     version: str
-    command: tuple[str, ...]
+    command: Command
     flags: tuple[str, ...]
     to_file: bool
 
@@ -123,31 +126,37 @@ def compile_sycl(text: str, compiler: SyclCompiler, form: Form, *, name: str = "
         return out.read_bytes()
 
 
-def find_ocloc() -> str | None:
-    """Intel's offline device compiler on PATH."""
-    return shutil.which("ocloc")
+def find_ocloc() -> Command | None:
+    """How to start Intel's offline device compiler: of PATH, else of the root for it, else None."""
+    here = shutil.which("ocloc")
+    if here is not None:
+        return (here,)
+    root = xe_root()
+    program = None if root is None else root.program("ocloc")
+    return None if root is None or program is None else root.command(program)
 
 
-def compile_xe(spirv: bytes, device: str, ocloc: str, *, name: str = "kernel") -> XeCode:
+def compile_xe(spirv: bytes, device: str, ocloc: Command, *, name: str = "kernel") -> XeCode:
     """Code of `device` (as ocloc calls it: "bmg", "pvc"). BuildError when it is refused."""
     with Scratch() as folder:
         source, dump, binary = (folder / name for name in ("k.spv", "dump", "k.bin"))
         source.write_bytes(spirv)
         given = ("-file", str(source), "-device", device, "-spirv_input", "-options", PRECISE)
         placed = ("-out_dir", str(folder), "-output", binary.stem, "-output_no_suffix")
-        done = _checked(_run((ocloc, "compile", *given, *placed), b"", name), name)
+        done = _checked(_run((*ocloc, "compile", *given, *placed), b"", name), name)
         if not binary.exists():
             raise BuildError(_words(done), where=name)
-        shown = (ocloc, "disasm", "-file", str(binary), "-device", device, "-dump", str(dump))
+        shown = (*ocloc, "disasm", "-file", str(binary), "-device", device, "-dump", str(dump))
         _checked(_run(shown, b"", name), name)
         texts = "".join(t.read_text(errors="replace") for t in sorted(dump.glob(".text.*.asm")))
         notes = (dump / ".ze_info").read_text(errors="replace")
         return XeCode(binary.read_bytes(), texts, notes)
 
 
-def ocloc_version(ocloc: str) -> str:
+@cache
+def ocloc_version(ocloc: Command) -> str:
     """What ocloc says of itself."""
-    done = _run((ocloc, "--version"), b"", ocloc)
+    done = _run((*ocloc, "--version"), b"", ocloc[-1])
     return done.stdout.decode(errors="replace").strip() or "unknown"
 
 
@@ -165,7 +174,7 @@ def _words(done: subprocess.CompletedProcess[bytes]) -> str:
     return log or f"ended with status {done.returncode} and without a word"
 
 
-def _run(command: tuple[str, ...], data: bytes, name: str) -> subprocess.CompletedProcess[bytes]:
+def _run(command: Command, data: bytes, name: str) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(
             command, input=data, capture_output=True, timeout=TIMEOUT_S, check=False

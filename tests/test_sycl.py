@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +20,7 @@ from hypothesis import strategies as st
 from proof_program import Proof, inputs, proof_program
 from tile_gen import SIZES, Program, dots, elementwise, matmuls, reductions
 
-from speccc.errors import UnsupportedError
+from speccc.errors import InputError, UnsupportedError
 from speccc.ir import expr as ex
 from speccc.ir.expr import Expr, Fn, Load, Var
 from speccc.ir.fragment import (
@@ -53,6 +52,7 @@ from speccc.targets.sycl_build import (
     SyclCompiler,
     compile_sycl,
     compile_xe,
+    find_ocloc,
     find_sycl_compiler,
     icpx_compiler,
     ocloc_version,
@@ -163,20 +163,48 @@ def test_ocloc_makes_code_and_shows_it(tmp_path: Path) -> None:
       && printf 'kernels:\\n  grf_count: 128\\n  slm_size: 64\\n' > "$7/.ze_info" ;;
     esac"""
     ocloc = script(tmp_path, "ocloc", body)
-    code = compile_xe(b"spirv", "bmg", ocloc)
+    code = compile_xe(b"spirv", "bmg", (ocloc,))
     assert (code.binary, code.text) == (b"spirv", "dpas.8x8 (16|M0)\n")
     assert code.facts() == {"registers": 128, "spills": 0, "shared_bytes": 64}
-    assert ocloc_version(ocloc) == "1.2"
+    assert ocloc_version((ocloc,)) == "1.2"
     with pytest.raises(BuildError, match="ended with status 3"):
-        compile_xe(b"spirv", "bmg", script(tmp_path, "broken", "exit 3"))
+        compile_xe(b"spirv", "bmg", (script(tmp_path, "broken", "exit 3"),))
 
 
-@pytest.mark.skipif(shutil.which("ocloc") is None, reason="needs Intel's ocloc")
+def test_ocloc_is_found_on_the_path_or_in_a_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the root the link of alternatives begins at its top, not at this system's."""
+    monkeypatch.setenv("SPECCC_XE_ROOT", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(InputError, match=r"is no whole Xe tree; unset SPECCC_XE_ROOT or run \.ci"):
+        find_ocloc()
+    (tmp_path / ".speccc-complete").touch()
+    assert find_ocloc() is None
+    for folder in ("bin", "usr/bin", "etc/alternatives"):
+        (tmp_path / folder).mkdir(parents=True)
+    for link, to in (("usr/bin/ocloc", "/etc/alternatives/ocloc"),
+                     ("etc/alternatives/ocloc", "../../usr/bin/ocloc-2")):  # fmt: skip
+        (tmp_path / link).symlink_to(to)
+    assert find_ocloc() is None, "the link leads nowhere"
+    (tmp_path / "usr/bin/ocloc-2").touch()
+    loader, *_, program = find_ocloc() or ()
+    assert Path(loader).is_relative_to(tmp_path)
+    assert Path(program).resolve() == tmp_path / "usr/bin/ocloc-2"
+    own = script(tmp_path / "bin", "ocloc", "")
+    assert find_ocloc() == (own,)
+    (tmp_path / "bin/ocloc").unlink()
+    (tmp_path / "usr/bin/ocloc-2").unlink()
+    (tmp_path / "usr/bin/ocloc-2").symlink_to("ocloc")
+    assert find_ocloc() is None, "the link leads back"
+
+
 @pytest.mark.parametrize("chip", ["bmg", "pvc"])
 def test_xe_code_multiplies_on_the_matrix_engine(chip: str, compiler: SyclCompiler) -> None:
+    require("xe")
     text = render_sycl(lowered(proof_program(K, N).kernel))
     spirv = compile_sycl(text.text, compiler, Form.JOINT, name=text.name)
-    code = compile_xe(spirv, chip, str(shutil.which("ocloc")))
+    code = compile_xe(spirv, chip, find_ocloc() or ())
     assert re.search(r"\bdpas\.8x8 \(16\|M0\)", code.text)
     assert code.facts()["spills"] == 0
 

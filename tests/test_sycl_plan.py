@@ -35,7 +35,7 @@ from speccc.targets.registry import target, target_names
 from speccc.targets.report import kernel_facts
 from speccc.targets.sycl import target as sycl_target
 from speccc.targets.sycl.target import SyclTarget
-from speccc.targets.sycl_build import XeCode
+from speccc.targets.sycl_build import Command, XeCode
 
 BMG = target("sycl:bmg")
 assert isinstance(BMG, SyclTarget)
@@ -201,7 +201,7 @@ def test_xe_code_is_a_stage_where_ocloc_is(monkeypatch: pytest.MonkeyPatch) -> N
     """Each source is compiled once for all that is shown of it."""
     made: list[str] = []
 
-    def xe(spirv: bytes, device: str, ocloc: str, *, name: str) -> XeCode:
+    def xe(spirv: bytes, device: str, ocloc: Command, *, name: str) -> XeCode:
         made.append(f"{name} {device} {spirv.decode()}")
         return XeCode(b"code", "dpas.8x8 (16|M0)\n", "grf_count: 128\n")
 
@@ -210,7 +210,7 @@ def test_xe_code_is_a_stage_where_ocloc_is(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sycl_target, "compile_xe", xe)
     monkeypatch.setattr(sycl_target, "find_ocloc", lambda: None)
     assert list(BMG.stages()) == ["spv"]
-    monkeypatch.setattr(sycl_target, "find_ocloc", lambda: "ocloc")
+    monkeypatch.setattr(sycl_target, "find_ocloc", lambda: ("ocloc",))
     source = Source("ffn_down", "cpp", "entry", "text")
     built = {ext: make(source) for ext, make in BMG.stages().items()}
     assert list(built) == ["spv", "xe.bin", "xe.asm", "json"]

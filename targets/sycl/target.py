@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import Var
@@ -38,6 +39,7 @@ from speccc.targets.sycl_build import (
 USUAL_SHARED = 65536
 """Bytes of local memory of a work-group where the profile is silent: every Xe has that much."""
 INSTALL = "pip install 'speccc[sycl]' (Linux on x86-64), or put oneAPI's icpx on PATH"
+INSTALL_OCLOC = "apt install intel-ocloc (Debian sid, Ubuntu 24.10), or run .ci/xe-root"
 SUBGROUPS = 4
 """Of a work-group: 64 work-items, enough for a panel's 16 columns times blocks or rows."""
 CPU, CPU_DEVICE = "cpu", "opencl:cpu"
@@ -92,20 +94,19 @@ class SyclTarget:
 
     def stages(self) -> Mapping[str, Callable[[Source], bytes]]:
         """SPIR-V; where `ocloc` is found the device's code, its instructions and what it takes."""
-        built: dict[str, XeCode] = {}
 
+        @cache
+        def spirv(source: Source) -> bytes:
+            return compile_sycl(source.text, _compiler(), self.form, name=source.name)
+
+        @cache
         def xe(source: Source) -> XeCode:
             ocloc = find_ocloc()
             if ocloc is None:
-                raise ToolMissingError("Xe code needs ocloc: apt install intel-ocloc")
-            if source.text not in built:
-                device = self.profile.arch.name
-                built[source.text] = compile_xe(
-                    self._spirv(source), device, ocloc, name=source.name
-                )
-            return built[source.text]
+                raise ToolMissingError(f"Xe code needs ocloc: {INSTALL_OCLOC}")
+            return compile_xe(spirv(source), self.profile.arch.name, ocloc, name=source.name)
 
-        first: dict[str, Callable[[Source], bytes]] = {"spv": self._spirv}
+        first: dict[str, Callable[[Source], bytes]] = {"spv": spirv}
         if self.form is Form.PORTABLE or find_ocloc() is None:
             return first
         return first | {
@@ -113,9 +114,6 @@ class SyclTarget:
             "xe.asm": lambda source: xe(source).text.encode(),
             "json": lambda source: json.dumps(xe(source).facts()).encode(),
         }
-
-    def _spirv(self, source: Source) -> bytes:
-        return compile_sycl(source.text, _compiler(), self.form, name=source.name)
 
     def fingerprint(self) -> str:
         """Versions and flags of the compilers."""
