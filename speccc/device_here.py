@@ -5,13 +5,13 @@ from __future__ import annotations
 from speccc.errors import UnsupportedError
 from speccc.runtime.devices.drivers import open_driver
 from speccc.runtime.devices.gpu_step import DeviceError
-from speccc.runtime.devices.vulkan_home import need_vulkan
 from speccc.runtime.devices.vulkan_worker import VulkanWorker, WorkerError
 from speccc.runtime.manifest import TARGETS
 from speccc.targets.base import Target
 from speccc.targets.devices import meant, profile, profile_names
 from speccc.targets.registry import MODULES, target
 from speccc.targets.sycl.target import CPU_DEVICE
+from speccc.vulkan_home import need_vulkan
 
 SOFTWARE = "vulkan:lavapipe"
 """The profile of Mesa's CPU device."""

@@ -62,7 +62,7 @@ def _glslang() -> str | None:
 
 
 def _vulkan() -> str | None:
-    from speccc.runtime.devices.vulkan_home import find_vulkan
+    from speccc.vulkan_home import find_vulkan
 
     home = find_vulkan()
     if home is None:

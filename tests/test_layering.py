@@ -14,7 +14,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("ir", "passes", "targets", "autotune", "runtime", "speccc")
-SHARED = {"speccc.errors", "speccc.knobs", "speccc.scratch", "speccc.system_root"}
+SHARED = {
+    "speccc.errors",
+    "speccc.knobs",
+    "speccc.scratch",
+    "speccc.system_root",
+    "speccc.vulkan_home",
+}
 RUNTIME_MAY = {"speccc.ir.types", "speccc.ir.formats", "speccc.ir.tokenizer_spec"}
 
 MAY_IMPORT = {

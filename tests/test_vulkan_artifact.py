@@ -237,6 +237,6 @@ def test_what_a_buffer_of_the_device_does_not_hold_is_refused(
 
 
 def test_without_vulkan_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("speccc.runtime.devices.vulkan_home.find_vulkan", lambda: None)
+    monkeypatch.setattr("speccc.vulkan_home.find_vulkan", lambda: None)
     with pytest.raises(UnsupportedError, match="apt install gcc libvulkan-dev"):
         model_of(NAMES[0]).session(context=64)

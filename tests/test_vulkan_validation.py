@@ -6,9 +6,7 @@ changes no result there. The layer knows what each of them reads and writes.
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from emulation.require import require
@@ -16,7 +14,7 @@ from emulation.vulkan_root import validation_layers
 from test_numerics import tokens_of
 from vulkan_rig import NAMES, SPECS, model_of
 
-from speccc.runtime.devices import vulkan_home
+from speccc.runtime.devices import vulkan_worker
 
 WATCHED = {
     "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
@@ -66,14 +64,12 @@ def test_it_sees_steps_without_barriers(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker's source with the only call that makes one taken out."""
-    source = vulkan_home.SOURCE
+    source = vulkan_worker.SOURCE
     for file in source.parent.iterdir():
         text = file.read_text()
         (tmp_path / file.name).write_text(text.replace(BARRIER, f"    if (0){BARRIER.rstrip()}"))
     assert sum(f.read_text().count("if (0)") for f in tmp_path.glob("*.h")) == 1
-    monkeypatch.setattr(vulkan_home, "SOURCE", tmp_path / source.name)
-    monkeypatch.setattr(vulkan_home, "_folder", lambda: SimpleNamespace(path=tmp_path))
-    monkeypatch.setattr(vulkan_home, "_worker", functools.cache(vulkan_home._worker.__wrapped__))
+    monkeypatch.setattr(vulkan_worker, "SOURCE", tmp_path / source.name)
     steps(NAMES[0])
     said = log.read_text()
     assert "SYNC-HAZARD-READ-AFTER-WRITE" in said

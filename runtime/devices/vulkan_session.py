@@ -17,7 +17,6 @@ from speccc.runtime.cores import cores
 from speccc.runtime.devices.gpu_session import largest_sizes
 from speccc.runtime.devices.gpu_step import Code
 from speccc.runtime.devices.launch_plan import SCRATCH, WHOLE, Launch, LaunchPlan, Needs, Repeat
-from speccc.runtime.devices.vulkan_home import need_vulkan
 from speccc.runtime.devices.vulkan_worker import Copies, DeviceInfo, Span, VulkanWorker
 from speccc.runtime.rows import Splits
 from speccc.runtime.session import (
@@ -28,6 +27,7 @@ from speccc.runtime.session import (
     results_of,
     rope_tables,
 )
+from speccc.vulkan_home import need_vulkan
 
 Array = npt.NDArray[Any]
 BYTES, HALVES = ("s8", "s8", "s32"), ("f16", "f16", "f32")

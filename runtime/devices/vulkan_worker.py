@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import IO, cast
 
@@ -15,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import SpecccError
-from speccc.runtime.devices.vulkan_home import VulkanHome
+from speccc.vulkan_home import VulkanHome
 
 Array = npt.NDArray[np.generic]
 
 QUERY, RUN, BUFFER, KERNEL, RECORD, STEP, COPY = range(7)
 START_S = 30.0
+SOURCE = Path(__file__).with_name("worker") / "vulkan_worker.c"
 # VkComponentTypeKHR
 COMPONENTS = ("f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
 
@@ -93,7 +95,7 @@ class VulkanWorker:
     def __init__(self, home: VulkanHome, *, timeout_s: float = START_S, device: str = "") -> None:
         """`timeout_s` bounds each request; `device` is a part of the name of the one to use."""
         self._timeout_s = timeout_s
-        program = home.build_worker()
+        program = home.build(SOURCE)
         self._log = tempfile.TemporaryFile(prefix="speccc-")  # noqa: SIM115 (closed in close)
         try:
             self._process = subprocess.Popen(

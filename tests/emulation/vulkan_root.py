@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from speccc.runtime.devices import vulkan_home
+from speccc import vulkan_home
 from speccc.targets.glsl_build import GlslTools, find_glsl_tools
 
 SCRIPT = ".ci/vulkan-root"

@@ -31,6 +31,7 @@ static VkDevice device;
 static VkQueue queue;
 static VkCommandPool commands;
 static int has_matrix;
+static int reporting; /* whether programs keep what their compiler says of them */
 
 static void check(VkResult result, const char *what) {
     if (result != VK_SUCCESS) fail("%s: VkResult %d", what, (int)result);
@@ -88,9 +89,12 @@ static void open_device(void) {
 
     VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR};
+    VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR report = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR,
+        .pNext = has_matrix ? &matrix : NULL};
     VkPhysicalDeviceVulkan13Features f13 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES,
-        .pNext = has_matrix ? &matrix : NULL};
+        .pNext = reporting ? &report : report.pNext};
     VkPhysicalDeviceVulkan12Features f12 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .pNext = &f13};
     VkPhysicalDeviceVulkan11Features f11 = {
@@ -109,10 +113,13 @@ static void open_device(void) {
     VkDeviceQueueCreateInfo one = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                    .queueFamilyIndex = family,
                                    .queueCount = 1, .pQueuePriorities = &priority};
-    const char *extensions[] = {"VK_KHR_cooperative_matrix"};
+    const char *extensions[2];
+    uint32_t count = 0;
+    if (has_matrix) extensions[count++] = "VK_KHR_cooperative_matrix";
+    if (reporting) extensions[count++] = "VK_KHR_pipeline_executable_properties";
     VkDeviceCreateInfo create = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, .pNext = &all,
                                  .queueCreateInfoCount = 1, .pQueueCreateInfos = &one,
-                                 .enabledExtensionCount = has_matrix ? 1 : 0,
+                                 .enabledExtensionCount = count,
                                  .ppEnabledExtensionNames = extensions};
     check(vkCreateDevice(physical, &create, NULL, &device), "vkCreateDevice");
     vkGetDeviceQueue(device, family, 0, &queue);
@@ -236,24 +243,34 @@ static void run_once(VkCommandBuffer c) {
     vkFreeCommandBuffers(device, commands, 1, &c);
 }
 
-/* Binding i is places[i]; the last `uniforms` of them are uniform buffers. */
-static Bindings bind_buffers(const VkDescriptorBufferInfo *places, uint32_t n, uint32_t uniforms) {
-    Bindings b;
+/* Of binding i of n: the last `uniforms` of them are uniform buffers. */
+static VkDescriptorType binding_type(uint32_t i, uint32_t n, uint32_t uniforms) {
+    return i + uniforms >= n ? VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
+                             : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+}
+
+static VkDescriptorSetLayout set_layout(uint32_t n, uint32_t uniforms) {
+    VkDescriptorSetLayout made;
     VkDescriptorSetLayoutBinding slots[MAX_BINDINGS];
-    VkWriteDescriptorSet writes[MAX_BINDINGS];
     memset(slots, 0, sizeof slots);
-    memset(writes, 0, sizeof writes);
     for (uint32_t i = 0; i < n; i++) {
         slots[i].binding = i;
-        slots[i].descriptorType = i + uniforms >= n ? VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
-                                                    : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+        slots[i].descriptorType = binding_type(i, n, uniforms);
         slots[i].descriptorCount = 1;
         slots[i].stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
     }
     VkDescriptorSetLayoutCreateInfo layout = {
         .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
         .bindingCount = n, .pBindings = slots};
-    check(vkCreateDescriptorSetLayout(device, &layout, NULL, &b.layout), "descriptor layout");
+    check(vkCreateDescriptorSetLayout(device, &layout, NULL, &made), "descriptor layout");
+    return made;
+}
+
+/* Binding i is places[i]. */
+static Bindings bind_buffers(const VkDescriptorBufferInfo *places, uint32_t n, uint32_t uniforms) {
+    Bindings b = {.layout = set_layout(n, uniforms)};
+    VkWriteDescriptorSet writes[MAX_BINDINGS];
+    memset(writes, 0, sizeof writes);
     VkDescriptorPoolSize sizes[] = {{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, MAX_BINDINGS},
                                     {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, MAX_BINDINGS}};
     VkDescriptorPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO,
@@ -268,7 +285,7 @@ static Bindings bind_buffers(const VkDescriptorBufferInfo *places, uint32_t n, u
         writes[i].dstSet = b.set;
         writes[i].dstBinding = i;
         writes[i].descriptorCount = 1;
-        writes[i].descriptorType = slots[i].descriptorType;
+        writes[i].descriptorType = binding_type(i, n, uniforms);
         writes[i].pBufferInfo = &places[i];
     }
     vkUpdateDescriptorSets(device, n, writes, 0, NULL);
@@ -293,6 +310,9 @@ static Program make_program(Bytes spirv, const VkSpecializationInfo *constants, 
         .requiredSubgroupSize = subgroup};
     VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .flags = reporting ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR |
+                                 VK_PIPELINE_CREATE_CAPTURE_INTERNAL_REPRESENTATIONS_BIT_KHR
+                           : 0,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .pNext = subgroup ? &size : NULL,
                   .flags = subgroup

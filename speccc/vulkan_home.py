@@ -1,12 +1,12 @@
-"""Where Vulkan is: this system's own, or a Linux tree with a newer one; and the worker for it.
+"""Where Vulkan is: this system's own, or a Linux tree with a newer one; and C programs for it.
 
-The worker is a small C program. It is compiled when it is first needed, against the headers of the
-Vulkan it will use.
+A program is compiled when it is first needed, against the headers of the Vulkan it will use.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import shutil
 import subprocess
@@ -17,7 +17,6 @@ from speccc.errors import UnsupportedError
 from speccc.scratch import Scratch
 from speccc.system_root import SystemRoot, vulkan_root
 
-SOURCE = Path(__file__).with_name("worker") / "vulkan_worker.c"
 HEADER = Path("/usr/include/vulkan/vulkan.h")
 CPU_DRIVER = "usr/share/vulkan/icd.d/lvp_icd.json"
 BUILD_S = 60.0
@@ -30,19 +29,19 @@ class VulkanHome:
     root: SystemRoot | None = None
 
     def command(self, program: Path) -> tuple[str, ...]:
-        """The words that start a program made by `build_worker`."""
+        """The words that start a program made by `build`."""
         return (str(program),) if self.root is None else self.root.command(program)
 
     def environment(self) -> dict[str, str]:
-        """Variables of the worker. Of the tree, the driver for the CPU alone."""
+        """Variables of a program. Of the tree, the driver for the CPU alone."""
         out = dict(os.environ)
         if self.root is not None:
             out["VK_DRIVER_FILES"] = str(self.root.path / CPU_DRIVER)
         return out
 
-    def build_worker(self) -> Path:
-        """The worker, compiled once a process. UnsupportedError says what is missing."""
-        return _worker(self)
+    def build(self, source: Path) -> Path:
+        """A program of one C file, compiled once a process. UnsupportedError says why not."""
+        return _program(self, source)
 
 
 def find_vulkan() -> VulkanHome | None:
@@ -71,14 +70,16 @@ def _folder() -> Scratch:
 
 
 @functools.cache
-def _worker(home: VulkanHome) -> Path:
-    name = "worker" if home.root is None else "worker_in_root"
+def _program(home: VulkanHome, source: Path) -> Path:
+    root, name = home.root, hashlib.sha256(f"{home} {source}".encode()).hexdigest()[:16]
     program = _folder().path / name
-    words = _own_compiler(program) if home.root is None else _root_compiler(home.root, program)
+    words = _own_compiler(source, program)
+    if root is not None:
+        words = _root_compiler(root, source, program)
     done = subprocess.run(words, capture_output=True, text=True, timeout=BUILD_S, check=False)
     if done.returncode != 0:
         said = " ".join(done.stderr.split())[:400]
-        raise UnsupportedError(f"the Vulkan worker does not compile: {said}")
+        raise UnsupportedError(f"{source.name} does not compile: {said}")
     return program
 
 
@@ -86,11 +87,11 @@ def _compiler() -> str | None:
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
-def _own_compiler(program: Path) -> tuple[str, ...]:
-    return (_compiler() or "cc", "-O1", "-o", str(program), str(SOURCE), "-lvulkan")
+def _own_compiler(source: Path, program: Path) -> tuple[str, ...]:
+    return (_compiler() or "cc", "-O1", "-o", str(program), str(source), "-lvulkan")
 
 
-def _root_compiler(root: SystemRoot, program: Path) -> tuple[str, ...]:
+def _root_compiler(root: SystemRoot, source: Path, program: Path) -> tuple[str, ...]:
     """The tree's tcc, against the tree's C library alone: this system's may be older."""
     lib, include = root.libraries, root.path / "usr/include"
     folders = (lib / "tcc/include", include, include / "x86_64-linux-gnu")
@@ -106,6 +107,6 @@ def _root_compiler(root: SystemRoot, program: Path) -> tuple[str, ...]:
         "-o",
         str(program),
         *(str(lib / name) for name in objects),
-        str(SOURCE),
+        str(source),
         *(str(lib / name) for name in libraries),
     )
