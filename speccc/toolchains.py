@@ -61,6 +61,13 @@ def _glslang() -> str | None:
     return f"glslang {'.'.join(map(str, glslang_version(tools)))}, {tools.glslang[-1]}"
 
 
+def _radv() -> str | None:
+    from speccc.targets.radv_build import FAMILIES, find_radv
+
+    found = [radv for radv in map(find_radv, FAMILIES) if radv is not None]
+    return f"RADV of {found[0].version}" if found else None
+
+
 def _vulkan() -> str | None:
     from speccc.vulkan_home import find_vulkan
 
@@ -105,6 +112,12 @@ TOOLCHAINS: tuple[Toolchain, ...] = (
     ),
     Toolchain(
         "vulkan", "builds SPIR-V", _glslang, "apt install glslang-tools spirv-tools (15.1 or newer)"
+    ),
+    Toolchain(
+        "vulkan",
+        "builds AMD code",
+        _radv,
+        "run .ci/vulkan-root, or have gcc, libvulkan-dev and the mesa-vulkan-drivers of Mesa 25.0",
     ),
     Toolchain(
         "vulkan",

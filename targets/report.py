@@ -79,10 +79,6 @@ _SPIRV = {
 }
 
 
-def _ptx(data: bytes) -> KernelFacts:
-    return KernelFacts(instructions=_PTX(data.decode()))
-
-
 def _cubin(data: bytes) -> KernelFacts:
     found = cubin_resources(data)
     return KernelFacts(
@@ -138,17 +134,18 @@ def _facts(data: bytes) -> KernelFacts:
     return KernelFacts(**figures, instructions=told.get("instructions", {}))
 
 
-def _xe(data: bytes) -> KernelFacts:
-    return KernelFacts(instructions=_XE(data.decode(errors="replace")))
+def _assembly(count: Callable[[str], Mapping[str, int]]) -> Reader:
+    return lambda data: KernelFacts(instructions=count(data.decode(errors="replace")))
 
 
 READERS: dict[str, Reader] = {
-    "ptx": _ptx,
+    "ptx": _assembly(_PTX),
     "cubin": _cubin,
     "amdgcn": _amdgcn,
     "spv": _spirv,
     "metal": _metal,
-    "xe.asm": _xe,
+    "xe.asm": _assembly(_XE),
+    "amd.asm": _assembly(_GCN),
     "json": _facts,
 }
 """By file ending."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from speccc.targets.build_error import BuildError
 
@@ -14,8 +15,17 @@ HEADER_WORDS = 5
 
 INT, FLOAT, VECTOR, ARRAY, CONSTANT, POINTER, VARIABLE = 21, 22, 23, 28, 43, 32, 59
 CAPABILITY, KERNEL = 17, 6
-WORKGROUP = 4
-"""A storage class."""
+WORKGROUP, PUSH_CONSTANT = 4, 9
+"""Storage classes."""
+DECORATE, BINDING = 71, 33
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What a shader of one descriptor set is bound to: bindings are 0 to `bindings` - 1."""
+
+    bindings: int
+    pushed: bool
 
 
 def instructions(module: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -42,6 +52,17 @@ def opcode_counts(module: bytes) -> Counter[int]:
 def is_opencl(module: bytes) -> bool:
     """Whether it is of OpenCL's kind (the capability Kernel), not of Vulkan's."""
     return any(op == CAPABILITY and words[0] == KERNEL for op, words in instructions(module))
+
+
+def interface(module: bytes) -> Interface:
+    """The bindings of a Vulkan module, and whether it takes push constants."""
+    bindings, pushed = 0, False
+    for opcode, words in instructions(module):
+        if opcode == DECORATE and words[1] == BINDING:
+            bindings = max(bindings, words[2] + 1)
+        elif opcode == VARIABLE:
+            pushed |= words[2] == PUSH_CONSTANT
+    return Interface(bindings, pushed)
 
 
 def workgroup_bytes(module: bytes) -> int | None:

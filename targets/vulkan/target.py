@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import Var
@@ -27,6 +29,7 @@ from speccc.targets.glsl_build import (
     find_glsl_tools,
     glslang_version,
 )
+from speccc.targets.radv_build import compile_amd, find_radv
 from speccc.targets.vulkan.glsl_prelude import Fma
 from speccc.targets.vulkan.render import Shader, render_shader
 
@@ -118,14 +121,26 @@ class VulkanTarget:
         return render_shader(self.lowering.run(kernel), fma, sizes)
 
     def stages(self) -> Mapping[str, Callable[[Source], bytes]]:
-        """SPIR-V, checked by spirv-val."""
-        return {"spv": lambda source: compile_glsl(source.text, _tools(), name=source.name)}
+        """SPIR-V, checked by spirv-val; where RADV is found, AMD's code and what it takes."""
+        radv, spirv = find_radv(self.profile.arch.name), cache(_spirv)
+        if radv is None:
+            return {"spv": spirv}
+        # `_needs` asks for this size too: on every AMD GPU a subgroup's invocations share sums.
+        size = self.lowering.subgroup
+        amd = cache(lambda source: compile_amd(spirv(source), radv, size, name=source.name))
+        return {
+            "spv": spirv,
+            "amd.asm": lambda source: amd(source).text.encode(),
+            "json": lambda source: json.dumps(amd(source).facts()).encode(),
+        }
 
     def fingerprint(self) -> str:
-        """glslang's version and flags."""
-        tools = find_glsl_tools()
+        """glslang's version and flags; RADV's version where it makes code."""
+        tools, radv = find_glsl_tools(), find_radv(self.profile.arch.name)
         version = "none" if tools is None else ".".join(map(str, glslang_version(tools)))
         facts = f"{self.name} {self.lowering} glslang {version} {TARGET_ENV}"
+        if radv is not None:
+            facts += f" {radv.device} {radv.version}"
         return hashlib.sha256(facts.encode()).hexdigest()
 
 
@@ -140,6 +155,10 @@ def _serves(shape: MmaShape) -> bool:
     except UnsupportedError:
         return False
     return True
+
+
+def _spirv(source: Source) -> bytes:
+    return compile_glsl(source.text, _tools(), name=source.name)
 
 
 def _tools() -> GlslTools:

@@ -13,9 +13,10 @@ import pytest
 from emulation.metal_stand_in import find_compiler
 from emulation.sycl_cpu import has_sycl
 from emulation.vulkan_root import SCRIPT, find_vulkan, validation_layers
+from speccc.targets.radv_build import find_radv
 from speccc.targets.sycl_build import find_ocloc
 
-Need = Literal["vulkan", "validation", "triton", "sycl", "xe", "metal"]
+Need = Literal["vulkan", "validation", "radv", "triton", "sycl", "xe", "metal"]
 
 
 def _has_triton() -> bool:
@@ -30,6 +31,10 @@ NEEDS: dict[Need, tuple[Callable[[], bool], str]] = {
     "validation": (
         lambda: validation_layers() is not None,
         f"Vulkan's validation layer (vulkan-validationlayers): run {SCRIPT} as root",
+    ),
+    "radv": (
+        lambda: find_radv("rdna3") is not None,
+        f"a RADV that compiles for a GPU that is not there: run {SCRIPT} as root",
     ),
     "sycl": (has_sycl, "dpctl and Intel's SYCL wheels: pip install -e '.[dev]' (Linux on x86-64)"),
     "xe": (
