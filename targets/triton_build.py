@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from speccc.errors import UnsupportedError
 from speccc.scratch import Scratch
 from speccc.targets.build_error import BuildError
+from speccc.targets.triton_calls import uniform_calls
 
 if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 CUDA_ARCHS = (80, 86, 89, 90, 100, 103, 120)
 # Lanes of a wave: 64 on GCN and CDNA, 32 on RDNA.
 ROCM_WAVES = {"gfx906": 64, "gfx942": 64, "gfx950": 64, "gfx1100": 32, "gfx1151": 32, "gfx1201": 32}
-# How LLVM's text marks calls of a step's phases.
-TAIL_CALL, CALL = " tail call fastcc ", " call fastcc "
-PLAIN_CALLS = "calls that are no tail calls"
+CALLS = "phases' arguments in scalar registers"
+"""Names what `uniform_calls` does, for keys of what is built."""
 
 Scalar = int | float | bool
 
@@ -76,17 +76,13 @@ def build_rocm(kernel: TritonKernel, gfx: str) -> Built:
     return _build(kernel, "hip", gfx, ROCM_WAVES[gfx], ("amdgcn", "hsaco"))
 
 
-def _plain_calls(*build: Any) -> tuple[str, str] | None:
-    """Triton's hook on its stages: the last of AMD's sees no call that is marked `tail`.
-
-    LLVM lets a function leave its caller's registers unsaved when all know of each other, but not
-    where a call might become a jump. A phase saved up to 112 registers each time it was called.
-    """
+def _uniform_calls(*build: Any) -> tuple[str, str] | None:
+    """Triton's hook on its stages: the last of AMD's sees calls as `uniform_calls` makes them."""
     if not build:
-        return PLAIN_CALLS, PLAIN_CALLS  # for the key of Triton's cache, and for its hash
+        return CALLS, CALLS  # for the key of Triton's cache, and for its hash
     stages = build[1]
     assemble = stages["amdgcn"]
-    stages["amdgcn"] = lambda ir, facts: assemble(ir.replace(TAIL_CALL, CALL), facts)
+    stages["amdgcn"] = lambda ir, facts: assemble(uniform_calls(ir), facts)
     return None
 
 
@@ -151,7 +147,7 @@ def _compile(
             # Line numbers would bring the folder's name into the code: no two builds would agree.
             triton.knobs.compilation.disable_line_info = True
             if target.backend == "hip":
-                triton.knobs.runtime.add_stages_inspection_hook = _plain_calls
+                triton.knobs.runtime.add_stages_inspection_hook = _uniform_calls
             done = triton.compile(source, target=target, options=options)
     except Exception as error:
         where = f"{kernel.name} for {target.arch}"

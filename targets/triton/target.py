@@ -21,7 +21,7 @@ from speccc.targets.launch_plan import FLOAT_BYTES, SCRATCH, plan_places, units
 from speccc.targets.triton.heights import height, is_fp4
 from speccc.targets.triton.schedule import Shape
 from speccc.targets.triton.step import BARRIER, WORDS, render_step
-from speccc.targets.triton_build import PLAIN_CALLS, Built, TritonKernel
+from speccc.targets.triton_build import CALLS, Built, TritonKernel
 
 ZEROED = "state"
 """The role of the barrier: like a cache it is zero at first and lives across steps."""
@@ -108,7 +108,7 @@ class TritonTarget:
             version = importlib.metadata.version("triton")
         except importlib.metadata.PackageNotFoundError:
             version = "missing"
-        return f"triton {version}; {PLAIN_CALLS}; {self.shape}"
+        return f"triton {version}; {CALLS}; {self.shape}"
 
 
 def _facts(built: Built) -> bytes:
