@@ -67,7 +67,7 @@ _PTX = _text_counts(
 )
 _GCN = _text_counts(r"(?m)^\s*(v_(?:mfma|wmma|swmmac|smfmac|dot4)_\w+)")
 _MSL = _text_counts(r"\b(simdgroup_multiply_accumulate)\s*\(")
-_XE = _text_counts(r"(?m)^\s*(?:\([^)]*\)\s*)?(dpas(?:w)?)\.")
+_XE = _text_counts(r"(?m)^\s*(?:\([^)]*\)\s*)?(dpasw?(?=\.)|dp4a\b)")
 _SPIRV = {
     4459: "OpCooperativeMatrixMulAddKHR",
     4450: "OpSDot",

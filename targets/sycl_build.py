@@ -69,18 +69,23 @@ class XeCode:
     notes: str
 
     def facts(self) -> Mapping[str, int | None]:
-        """Registers and bytes spilled of a hardware thread, bytes of local memory."""
+        """Registers, bytes spilled and all bytes beside registers of a lane; local memory.
+
+        The notes count a hardware thread's bytes; its registers hold 32 bits of each lane.
+        """
+        lanes = self._note("simd_size") or 1
+        spills, private = (-(-self._note(n) // lanes) for n in ("spill_size", "private_size"))
         return {
-            "registers": _note(self.notes, "grf_count"),
-            "spills": _note(self.notes, "spill_size") or 0,
-            "shared_bytes": _note(self.notes, "slm_size") or 0,
+            "registers": self._note("grf_count") or None,
+            "spills": spills,
+            "shared_bytes": self._note("slm_size"),
+            "stack_bytes": spills + private,
         }
 
-
-def _note(notes: str, name: str) -> int | None:
-    """A number of .ze_info, which leaves out what is zero."""
-    found = re.search(rf"(?m)^\s*{name}:\s*(\d+)", notes)
-    return int(found[1]) if found else None
+    def _note(self, name: str) -> int:
+        """A number of .ze_info, which leaves out what is zero."""
+        found = re.search(rf"(?m)^\s*{name}:\s*(\d+)", self.notes)
+        return int(found[1]) if found else 0
 
 
 @cache
@@ -137,7 +142,10 @@ def find_ocloc() -> Command | None:
 
 
 def compile_xe(spirv: bytes, device: str, ocloc: Command, *, name: str = "kernel") -> XeCode:
-    """Code of `device` (as ocloc calls it: "bmg", "pvc"). BuildError when it is refused."""
+    """Code of `device` (as ocloc calls it: "bmg-g31", "pvc"). BuildError when it is refused.
+
+    With 128 registers, the usual number: 256 halve the threads of a core, and none of ours spills.
+    """
     with Scratch() as folder:
         source, dump, binary = (folder / name for name in ("k.spv", "dump", "k.bin"))
         source.write_bytes(spirv)

@@ -80,7 +80,8 @@ def test_metal_and_xe_texts() -> None:
     assert kernel_facts({"metal": tiles}).shared_bytes == 256 + 512
     assert kernel_facts({"metal": tiles + b"    threadgroup odd y[2];\n"}).shared_bytes is None
     xe = b"     dpas.8x8 (16|M0) r10:d null:d r20:b r30.0:b\n// dpas.8x8\n(W)  dpas.8x4 x\n"
-    assert kernel_facts({"xe.asm": xe}).instructions == {"dpas": 2}
+    xe += b"     dp4a (16|M0)   acc0.0<1>:d  0:w   r15.0<1;0>:d   r12.0<1>:d  {$12.dst}\n"
+    assert kernel_facts({"xe.asm": xe}).instructions == {"dp4a": 1, "dpas": 2}
 
 
 # --------------------------------------------------------------------------------------- SPIR-V

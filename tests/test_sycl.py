@@ -50,6 +50,7 @@ from speccc.targets.sycl.render import render_sycl
 from speccc.targets.sycl_build import (
     Form,
     SyclCompiler,
+    XeCode,
     compile_sycl,
     compile_xe,
     find_ocloc,
@@ -165,10 +166,21 @@ def test_ocloc_makes_code_and_shows_it(tmp_path: Path) -> None:
     ocloc = script(tmp_path, "ocloc", body)
     code = compile_xe(b"spirv", "bmg", (ocloc,))
     assert (code.binary, code.text) == (b"spirv", "dpas.8x8 (16|M0)\n")
-    assert code.facts() == {"registers": 128, "spills": 0, "shared_bytes": 64}
+    assert code.facts() == {"registers": 128, "spills": 0, "shared_bytes": 64, "stack_bytes": 0}
     assert ocloc_version((ocloc,)) == "1.2"
     with pytest.raises(BuildError, match="ended with status 3"):
         compile_xe(b"spirv", "bmg", (script(tmp_path, "broken", "exit 3"),))
+
+
+def test_what_ocloc_notes_of_a_thread_is_told_by_lane() -> None:
+    """Notes of ocloc 26.27, of a kernel that spills and of one that indexes its own array."""
+    head = "kernels:\n  - name:  k\n    execution_env:\n      grf_count:       128\n"
+    rest = "      {}\n      subgroup_independent_forward_progress: true\n      eu_thread_count: 8\n"
+    spilling = head + "      simd_size:       16\n" + rest.format("spill_size:      6336")
+    own = head + "      simd_size:       16\n" + rest.format("private_size:    12800")
+    told = {"registers": 128, "spills": 396, "shared_bytes": 0, "stack_bytes": 396}
+    assert XeCode(b"", "", spilling).facts() == told
+    assert XeCode(b"", "", own).facts() == {**told, "spills": 0, "stack_bytes": 4 * 200}
 
 
 def test_ocloc_is_found_on_the_path_or_in_a_root(

@@ -35,7 +35,7 @@ from speccc.targets.registry import target, target_names
 from speccc.targets.report import kernel_facts
 from speccc.targets.sycl import target as sycl_target
 from speccc.targets.sycl.target import SyclTarget
-from speccc.targets.sycl_build import Command, XeCode
+from speccc.targets.sycl_build import Command, XeCode, compile_xe, find_ocloc
 
 BMG = target("sycl:bmg")
 assert isinstance(BMG, SyclTarget)
@@ -171,16 +171,45 @@ def test_golden_texts(name: str, tmp_path: Path, request: pytest.FixtureRequest)
     check_golden(f"sycl/{name}.cpp", text, request)
 
 
-def test_every_phase_builds_for_the_matrix_engine(tmp_path: Path) -> None:
-    """The report counts a matrix instruction in each phase that multiplies packed weights."""
+@pytest.fixture(scope="module")
+def spirv(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Of every phase, for the matrix engine."""
     require("sycl")
-    front = front_of(QUANTIZED, tmp_path)
-    build = BMG.stages()["spv"]
-    sources = BMG.render(front.plan, front.arena, front.bounds).sources
-    counts = {s.name: kernel_facts({"spv": build(s)}).instructions for s in sources}
-    assert {name for name, found in counts.items() if found} == {
-        "attn_q_k_v", "attn_output", "ffn_gate_up", "ffn_down", "output",
+    front, build = front_of(QUANTIZED, tmp_path_factory.mktemp("model")), BMG.stages()["spv"]
+    return {s.name: build(s) for s in BMG.render(front.plan, front.arena, front.bounds).sources}
+
+
+PRODUCTS = ("attn_q_k_v", "attn_output", "ffn_gate_up", "ffn_down", "output")
+
+
+def test_every_phase_builds_for_the_matrix_engine(spirv: dict[str, bytes]) -> None:
+    """The report counts a matrix instruction in each phase that multiplies packed weights."""
+    counts = {name: kernel_facts({"spv": code}).instructions for name, code in spirv.items()}
+    assert {name for name, found in counts.items() if found} == set(PRODUCTS)
+
+
+def test_xe_code_of_every_product_multiplies_on_the_engine(spirv: dict[str, bytes]) -> None:
+    """For Battlemage, and the largest for PVC, too; few rows by dots, all in their registers."""
+    require("xe")
+    for name, chip in (*((n, BMG.chip) for n in PRODUCTS), ("attn_q_k_v", "pvc")):
+        code = compile_xe(spirv[name], chip, find_ocloc() or (), name=name)
+        told = code.facts()
+        assert set(kernel_facts({"xe.asm": code.text.encode()}).instructions) == {"dp4a", "dpas"}
+        assert (told["registers"], told["spills"], told["stack_bytes"]) == (128, 0, 0), name
+
+
+def test_ocloc_is_told_the_chip() -> None:
+    names = [n for n in target_names() if n.startswith("sycl:") and n != "sycl:cpu"]
+    assert {n: chip_of(n) for n in names} == {
+        "sycl:bmg": "bmg", "sycl:b580": "bmg", "sycl:b70": "bmg-g31",
+        "sycl:pvc": "pvc", "sycl:max1550": "pvc",
     }  # fmt: skip
+
+
+def chip_of(name: str) -> str:
+    made = target(name)
+    assert isinstance(made, SyclTarget)
+    return made.chip
 
 
 @pytest.mark.parametrize("name", [n for n in target_names() if n.startswith("sycl:")])

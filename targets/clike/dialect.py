@@ -51,6 +51,10 @@ class Dialect:
     """The number of the invocation in its subgroup, an expression of the index type."""
     shuffle: str
     """`{0}` as the invocation has it whose number in the subgroup differs in the bit `{1}`."""
+    rolled: str
+    """What stands before a loop of the whole workgroup, or over the elements it deals out, lest the
+    compiler unroll it: barriers stay, and code grows out of the instruction cache; with its space.
+    """
     barrier: str
     """A statement: all invocations meet, and see what all wrote to memory before."""
     half: str

@@ -99,7 +99,8 @@ def _elements(r: Renderer, s: FoldRows, rows: Callable[[], _Rows]) -> None:
     lane, total = r.dialect.lane, r.elements(s.axes)
     # All invocations of a subgroup take every turn together, as adding up needs them all: those
     # past the end do the last element once more.
-    with r.counted(first, "0", total, str(group.invocations // s.split)):
+    step = str(group.invocations // s.split)
+    with r.counted(first, "0", total, step, r.dialect.rolled):
         r.out.line(f"{index} {at} = {first} + {r.dialect.subgroup} * {apart} + {lane} % {apart};")
         r.out.line(f"{index} {e} = {r.exprs.call(Fn.MIN, at, f'{total} - 1')};")
         r.unravel(e, s.axes)

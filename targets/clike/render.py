@@ -157,14 +157,16 @@ class Renderer:
         """Statements for var = lo, lo + 1 (or `step`), ... below hi."""
         with self.names.scope():
             v = self.exprs.variable(var)
-            with self.counted(v, lo, hi, step):
+            with self.counted(v, lo, hi, step, self.dialect.rolled):
                 self.statements(body)
 
-    def counted(self, v: str, lo: str, hi: str, step: str = "") -> AbstractContextManager[None]:
+    def counted(
+        self, v: str, lo: str, hi: str, step: str = "", how: str = ""
+    ) -> AbstractContextManager[None]:
         """The block of a loop over a variable that has its name already."""
         index = self.dialect.types["index"]
         move = f"{v} += {step}" if step else f"++{v}"
-        return self.out.block(f"for ({index} {v} = {lo}; {v} < {hi}; {move})")
+        return self.out.block(f"{how}for ({index} {v} = {lo}; {v} < {hi}; {move})")
 
     def fragment(self, frag: Fragment) -> str:
         """The fragment's name, declared where it is first set."""
@@ -185,7 +187,8 @@ class Renderer:
 
     def _lane_loop(self, axes: tuple[Axis, ...], inner: Callable[[], None]) -> None:
         e = self.names.fresh("e")
-        with self.counted(e, "invocation", self.elements(axes), "INVOCATIONS"):
+        how = self.dialect.rolled
+        with self.counted(e, "invocation", self.elements(axes), "INVOCATIONS", how):
             self.unravel(e, axes)
             inner()
 

@@ -51,6 +51,7 @@ XE2_SHAPES = f"https://github.com/kvark/blade/pull/399 {MATRIX_EXTENSION}"
 # Of Alchemist, Intel's calculator of occupancy has the same 64 KB of a workgroup.
 ANV_SHARED = "https://github.com/kryptic-sh/infr/pull/2"
 DP4A = "https://github.com/ggml-org/llama.cpp/pull/12135"
+OCLOC_DP4A = "asked of ocloc 26.27: dot_4x8packed_ss_int becomes dp4a"
 COOPMAT_DG2 = (
     Matrix("i8", "i8", "i32", 8, 8, 32),
     Matrix("u8", "u8", "u32", 8, 8, 32),
@@ -81,7 +82,13 @@ MAX_OVERVIEW = (
 )
 
 ARCHS: tuple[Arch, ...] = (
-    Arch("sycl", "bmg", subgroup=Fact(16, MATRIX_EXTENSION), matrix=Fact(XMX16, MATRIX_EXTENSION)),
+    Arch(
+        "sycl",
+        "bmg",
+        subgroup=Fact(16, MATRIX_EXTENSION),
+        matrix=Fact(XMX16, MATRIX_EXTENSION),
+        dot4=Fact(True, OCLOC_DP4A),
+    ),
     Arch(
         "sycl",
         "pvc",
@@ -89,6 +96,7 @@ ARCHS: tuple[Arch, ...] = (
         shared_bytes=Fact(128 << 10, OCCUPANCY),
         registers=Fact(256, GRF),
         matrix=Fact(XMX16, MATRIX_EXTENSION),
+        dot4=Fact(True, OCLOC_DP4A),
     ),
     Arch(
         "vulkan",

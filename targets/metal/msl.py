@@ -185,6 +185,7 @@ MSL = Dialect(
     subgroup="int(simdgroup_number)",
     lane="int(lane_number)",
     shuffle="simd_shuffle_xor({}, ushort({}))",
+    rolled="",
     barrier=BARRIER,
     half="float(as_type<half>(ushort({})))",
     reader=_reader,

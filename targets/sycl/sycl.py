@@ -57,9 +57,10 @@ _WORDS = """
     half uint size_t int8_t uint8_t uint16_t uint32_t std sycl syclex syclexp mx item subgroup
     abs exp fma sqrt round min max div remainder index log pow sin cos tan floor ceil signal time
     stdin stdout stderr errno unix linux
-    min_ir max_ir dot4_ir bytes_at f32_at f16_at bf16_at i32_at u32_at product_sum lanes lane_id
-    place layout_of elements Element number bfloat16 matrix_zero matrix_load matrix_store matrix_mad
-    in_local in_global Matrix Order Use SUBGROUP PER_LANE sizes
+    min_ir max_ir dot4_ir dot_4x8packed_ss_int bytes_at f32_at f16_at bf16_at i32_at u32_at
+    product_sum lanes lane_id place layout_of elements Element number bfloat16
+    matrix_zero matrix_load matrix_store matrix_mad in_local in_global
+    Matrix Order Use SUBGROUP PER_LANE ROLLED SYCL_EXTERNAL sizes
 """
 READERS = {
     "f32": ("float", "bytes_at<float, ALIGN>(p, at)"),
@@ -94,6 +95,7 @@ using uint = uint32_t;
 // barrier; a volatile is read anew on each side.
 #define PER_LANE const volatile
 #endif
+#define ROLLED _Pragma("clang loop unroll(disable)")
 """
 MATRIX_ALIGN = 64
 """Bytes. joint_matrix_load and _store ask for 4 (Intel's notes in sycl_ext_oneapi_matrix), and
@@ -223,6 +225,7 @@ SYCL = Dialect(
     subgroup="subgroup",
     lane="lane",
     shuffle="sycl::permute_group_by_xor(item.get_sub_group(), {}, {})",
+    rolled="ROLLED ",
     barrier="sycl::group_barrier(item.get_group());",
     half="float(sycl::bit_cast<half>(uint16_t({})))",
     reader=_reader,

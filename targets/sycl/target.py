@@ -42,6 +42,8 @@ INSTALL = "pip install 'speccc[sycl]' (Linux on x86-64), or put oneAPI's icpx on
 INSTALL_OCLOC = "apt install intel-ocloc (Debian sid, Ubuntu 24.10), or run .ci/xe-root"
 SUBGROUPS = 4
 """Of a work-group: 64 work-items, enough for a panel's 16 columns times blocks or rows."""
+CHIPS = {"b70": "bmg-g31"}
+"""Products whose chip is another than that which ocloc calls after the architecture."""
 CPU, CPU_DEVICE = "cpu", "opencl:cpu"
 """The architecture that is no GPU, and its device as SYCL filters name it."""
 
@@ -85,6 +87,12 @@ class SyclTarget:
         return replace(made, needs=Needs(device=CPU_DEVICE if self.is_cpu else ""))
 
     @property
+    def chip(self) -> str:
+        """What ocloc calls the device."""
+        device = self.profile.device
+        return CHIPS.get(device.name if device else "", self.profile.arch.name)
+
+    @property
     def is_cpu(self) -> bool:
         """Whether the device is a CPU: it has no matrix engine."""
         return self.profile.arch.name == CPU
@@ -104,7 +112,7 @@ class SyclTarget:
             ocloc = find_ocloc()
             if ocloc is None:
                 raise ToolMissingError(f"Xe code needs ocloc: {INSTALL_OCLOC}")
-            return compile_xe(spirv(source), self.profile.arch.name, ocloc, name=source.name)
+            return compile_xe(spirv(source), self.chip, ocloc, name=source.name)
 
         first: dict[str, Callable[[Source], bytes]] = {"spv": spirv}
         if self.form is Form.PORTABLE or find_ocloc() is None:

@@ -217,6 +217,7 @@ def glsl(fma: Fma, sizes: tuple[Var, ...] = ()) -> Dialect:
         subgroup="int(gl_SubgroupID)",
         lane="int(gl_SubgroupInvocationID)",
         shuffle="subgroupShuffleXor({}, {}u)",
+        rolled="",
         barrier=BARRIER,
         half="unpackHalf2x16({}).x",
         reader=lambda r, e, at: _reader(r, e, at, views),

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #define SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(...)
+#define SYCL_EXTERNAL
 
 // What one lane brings to an operation of its whole sub-group.
 struct StandInCall {
@@ -195,3 +196,10 @@ void joint_matrix_mad(sub_group, joint_matrix<sub_group, S, use::accumulator, M,
 }  // namespace experimental::matrix
 }  // namespace ext::oneapi
 }  // namespace sycl
+
+// OpenCL's own: four products of signed bytes, added up.
+inline int dot_4x8packed_ss_int(unsigned a, unsigned b) {
+    int sum = 0;
+    for (int n = 0; n < 4; ++n) sum += int(int8_t(a >> 8 * n)) * int(int8_t(b >> 8 * n));
+    return sum;
+}

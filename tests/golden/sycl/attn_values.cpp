@@ -1,5 +1,5 @@
 // attn_values for SYCL, sycl:bmg, no matrix instruction, 4 subgroups of 16.
-// sha256 of what follows: 3dff4de17222063b
+// sha256 of what follows: 064ef0fe274665f3
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -24,6 +24,7 @@ using uint = uint32_t;
 // barrier; a volatile is read anew on each side.
 #define PER_LANE const volatile
 #endif
+#define ROLLED _Pragma("clang loop unroll(disable)")
 constexpr int INVOCATIONS = 64;
 constexpr int SUBGROUPS = 4;
 constexpr int SUBGROUP = 16;
@@ -36,11 +37,17 @@ template <class T> T min_ir(T a, T b) { return a <= b || a != a ? a : b; }
 template <class T> T max_ir(T a, T b) { return a >= b || a != a ? a : b; }
 
 // The sum of the products of four pairs of signed bytes.
+#if SPECCC_JOINT_MATRIX
+// OpenCL's own: one instruction of a Xe GPU, whose compiler does not see it in shifts and products.
+SYCL_EXTERNAL extern int dot_4x8packed_ss_int(uint a, uint b);
+inline int dot4_ir(int a, int b) { return dot_4x8packed_ss_int(uint(a), uint(b)); }
+#else
 inline int dot4_ir(int a, int b) {
     int sum = 0;
     for (int bit = 0; bit < 32; bit += 8) sum += int(int8_t(a >> bit)) * int(int8_t(b >> bit));
     return sum;
 }
+#endif
 
 // A number out of bytes at a multiple of ALIGN; the host and the device are little-endian.
 template <class T, int ALIGN, class Byte> T bytes_at(const Byte* p, int at) {
@@ -101,9 +108,9 @@ void attn_values(const half* v_cache, float* attn_out_3, const float* scores_6, 
     const int workgroup = int(item.get_group_linear_id());
     const int workgroups = int(item.get_group_range(0));
     syclexp::work_group_static<float[512]> acc;
-    for (int unit = workgroup * (3) / workgroups; unit < (workgroup + 1) * (3) / workgroups; ++unit) {
-        for (int row_tile = 0; row_tile < ((m * 2) + 31) / 32; ++row_tile) {
-            for (int e = invocation; e < (min_ir((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+    ROLLED for (int unit = workgroup * (3) / workgroups; unit < (workgroup + 1) * (3) / workgroups; ++unit) {
+        ROLLED for (int row_tile = 0; row_tile < ((m * 2) + 31) / 32; ++row_tile) {
+            ROLLED for (int e = invocation; e < (min_ir((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
                 float value = 0.0f;
@@ -111,7 +118,7 @@ void attn_values(const half* v_cache, float* attn_out_3, const float* scores_6, 
             }
             sycl::group_barrier(item.get_group());
             if ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 1) {
-                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                ROLLED for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
                     int j = e % 16;
                     int part = e / 16;
                     float sum_0 = 0.0f;
@@ -123,7 +130,7 @@ void attn_values(const half* v_cache, float* attn_out_3, const float* scores_6, 
                 }
             }
             else if ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 2) {
-                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                ROLLED for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
                     int j = e % 16;
                     int part = e / 16;
                     float sum_0 = 0.0f, sum_1 = 0.0f;
@@ -137,7 +144,7 @@ void attn_values(const half* v_cache, float* attn_out_3, const float* scores_6, 
                 }
             }
             else if ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 4) {
-                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                ROLLED for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
                     int j = e % 16;
                     int part = e / 16;
                     float sum_0 = 0.0f, sum_1 = 0.0f, sum_2 = 0.0f, sum_3 = 0.0f;
@@ -155,7 +162,7 @@ void attn_values(const half* v_cache, float* attn_out_3, const float* scores_6, 
                 }
             }
             else {
-                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                ROLLED for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
                     int j = e % 16;
                     int part = e / 16;
                     float sum_0 = 0.0f, sum_1 = 0.0f, sum_2 = 0.0f, sum_3 = 0.0f, sum_4 = 0.0f, sum_5 = 0.0f, sum_6 = 0.0f, sum_7 = 0.0f;
@@ -181,7 +188,7 @@ void attn_values(const half* v_cache, float* attn_out_3, const float* scores_6, 
                 }
             }
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < (min_ir((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+            ROLLED for (int e = invocation; e < (min_ir((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
                 float value = acc[(i * 16) + j] * attn_inverse_4[(((unit * 2) + (((row_tile * 32) + i) / m)) * m) + (((row_tile * 32) + i) % m)];

@@ -1,5 +1,5 @@
 // ffn_down for SYCL, sycl:bmg, i8*i8->i32 8x16x32, 4 subgroups of 16.
-// sha256 of what follows: 21784be8e9fd4772
+// sha256 of what follows: 541046e1e4c783e5
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -24,6 +24,7 @@ using uint = uint32_t;
 // barrier; a volatile is read anew on each side.
 #define PER_LANE const volatile
 #endif
+#define ROLLED _Pragma("clang loop unroll(disable)")
 constexpr int INVOCATIONS = 64;
 constexpr int SUBGROUPS = 4;
 constexpr int M = 8, N = 16, K = 32;
@@ -37,11 +38,17 @@ template <class T> T min_ir(T a, T b) { return a <= b || a != a ? a : b; }
 template <class T> T max_ir(T a, T b) { return a >= b || a != a ? a : b; }
 
 // The sum of the products of four pairs of signed bytes.
+#if SPECCC_JOINT_MATRIX
+// OpenCL's own: one instruction of a Xe GPU, whose compiler does not see it in shifts and products.
+SYCL_EXTERNAL extern int dot_4x8packed_ss_int(uint a, uint b);
+inline int dot4_ir(int a, int b) { return dot_4x8packed_ss_int(uint(a), uint(b)); }
+#else
 inline int dot4_ir(int a, int b) {
     int sum = 0;
     for (int bit = 0; bit < 32; bit += 8) sum += int(int8_t(a >> bit)) * int(int8_t(b >> bit));
     return sum;
 }
+#endif
 
 // A number out of bytes at a multiple of ALIGN; the host and the device are little-endian.
 template <class T, int ALIGN, class Byte> T bytes_at(const Byte* p, int at) {
@@ -219,10 +226,10 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
     syclexp::work_group_static<float[16]> partial;
     syclexp::work_group_static<int[16]> partial_2;
     syclexp::work_group_static<float[512]> acc0;
-    for (int r = 0; r < m; ++r) {
-        for (int b = 0; b < 5; ++b) {
+    ROLLED for (int r = 0; r < m; ++r) {
+        ROLLED for (int b = 0; b < 5; ++b) {
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < 16; e += INVOCATIONS) {
+            ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);
                 for (int step = 0; step < (47 - lane_2) / 16; ++step) {
@@ -237,27 +244,27 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
             }
         }
         sycl::group_barrier(item.get_group());
-        for (int e = invocation; e < 5; e += INVOCATIONS) {
+        ROLLED for (int e = invocation; e < 5; e += INVOCATIONS) {
             int b = e;
             float value = amax[workgroup * (5) + b] / 127.0f;
             xs[workgroup * (m * 5) + (r * 5) + b] = value;
         }
-        for (int e = invocation; e < 5; e += INVOCATIONS) {
+        ROLLED for (int e = invocation; e < 5; e += INVOCATIONS) {
             int b = e;
             float value = (0.0f < amax[workgroup * (5) + b]) ? (127.0f / amax[workgroup * (5) + b]) : 0.0f;
             inverse[workgroup * (5) + b] = value;
         }
-        for (int b = 0; b < 5; ++b) {
+        ROLLED for (int b = 0; b < 5; ++b) {
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < 32; e += INVOCATIONS) {
+            ROLLED for (int e = invocation; e < 32; e += INVOCATIONS) {
                 int t = e;
                 int8_t value = int8_t(int(sycl::rint(ffn_gate_up_6[(r * 160) + ((b * 32) + t)] * inverse[workgroup * (5) + b])));
                 xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
             }
         }
-        for (int b = 0; b < 5; ++b) {
+        ROLLED for (int b = 0; b < 5; ++b) {
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < 16; e += INVOCATIONS) {
+            ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 int total = 0;
                 for (int step = 0; step < (47 - lane_2) / 16; ++step) {
@@ -272,32 +279,32 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
             }
         }
         sycl::group_barrier(item.get_group());
-        for (int e = invocation; e < 5; e += INVOCATIONS) {
+        ROLLED for (int e = invocation; e < 5; e += INVOCATIONS) {
             int b = e;
             float value = xs[workgroup * (m * 5) + (r * 5) + b] * float(xi[workgroup * (m * 5) + (r * 5) + b]);
             xm[workgroup * (m * 5) + (r * 5) + b] = value;
         }
     }
-    for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
-        for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
-            for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+    ROLLED for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
+        ROLLED for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
+            ROLLED for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
                 float value = 0.0f;
                 acc0[(i * 16) + j] = value;
             }
-            for (int few = 0; few < min_ir(4 / min_ir(m - (row_tile * 32), 32), 1); ++few) {
-                for (int chunk = 0; chunk < 1; ++chunk) {
-                    for (int e = invocation; e < 5 * (min_ir(m - (row_tile * 32), 32)) * 8; e += INVOCATIONS) {
+            ROLLED for (int few = 0; few < min_ir(8 / min_ir(m - (row_tile * 32), 32), 1); ++few) {
+                ROLLED for (int chunk = 0; chunk < 1; ++chunk) {
+                    ROLLED for (int e = invocation; e < 5 * (min_ir(m - (row_tile * 32), 32)) * 8; e += INVOCATIONS) {
                         int q = e % 8;
                         int i = e / 8 % (min_ir(m - (row_tile * 32), 32));
                         int u = e / 8 / (min_ir(m - (row_tile * 32), 32));
                         int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << uint(8)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << uint(16)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)])) << uint(24)));
-                        x_words[(((u * 4) + i) * 8) + q] = value;
+                        x_words[(((u * 8) + i) * 8) + q] = value;
                     }
                     sycl::group_barrier(item.get_group());
                     if (min_ir(m - (row_tile * 32), 32) <= 1) {
-                        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+                        ROLLED for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
                             int j = e % 16;
                             int v = e / 16;
                             int sum_0 = 0;
@@ -305,13 +312,13 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                                 int codes = i32_at<4>(weights, ((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)));
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
-                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 4) * 8) + q], low) + dot4_ir(x_words[((v * 4) * 8) + (q + 4)], high));
+                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 8) * 8) + q], low) + dot4_ir(x_words[((v * 8) * 8) + (q + 4)], high));
                             }
-                            lane_dots[((v * 4) * 16) + j] = sum_0;
+                            lane_dots[((v * 8) * 16) + j] = sum_0;
                         }
                     }
                     else if (min_ir(m - (row_tile * 32), 32) <= 2) {
-                        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+                        ROLLED for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
                             int j = e % 16;
                             int v = e / 16;
                             int sum_0 = 0, sum_1 = 0;
@@ -319,15 +326,15 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                                 int codes = i32_at<4>(weights, ((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)));
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
-                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 4) * 8) + q], low) + dot4_ir(x_words[((v * 4) * 8) + (q + 4)], high));
-                                sum_1 = sum_1 + (dot4_ir(x_words[(((v * 4) + 1) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + 1) * 8) + (q + 4)], high));
+                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 8) * 8) + q], low) + dot4_ir(x_words[((v * 8) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dot4_ir(x_words[(((v * 8) + 1) * 8) + q], low) + dot4_ir(x_words[(((v * 8) + 1) * 8) + (q + 4)], high));
                             }
-                            lane_dots[((v * 4) * 16) + j] = sum_0;
-                            lane_dots[(((v * 4) + 1) * 16) + j] = sum_1;
+                            lane_dots[((v * 8) * 16) + j] = sum_0;
+                            lane_dots[(((v * 8) + 1) * 16) + j] = sum_1;
                         }
                     }
-                    else {
-                        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+                    else if (min_ir(m - (row_tile * 32), 32) <= 4) {
+                        ROLLED for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
                             int j = e % 16;
                             int v = e / 16;
                             int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
@@ -335,45 +342,73 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                                 int codes = i32_at<4>(weights, ((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)));
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
-                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 4) * 8) + q], low) + dot4_ir(x_words[((v * 4) * 8) + (q + 4)], high));
-                                sum_1 = sum_1 + (dot4_ir(x_words[(((v * 4) + 1) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + 1) * 8) + (q + 4)], high));
-                                sum_2 = sum_2 + (dot4_ir(x_words[(((v * 4) + 2) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + 2) * 8) + (q + 4)], high));
-                                sum_3 = sum_3 + (dot4_ir(x_words[(((v * 4) + min_ir(3, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + q], low) + dot4_ir(x_words[(((v * 4) + min_ir(3, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + (q + 4)], high));
+                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 8) * 8) + q], low) + dot4_ir(x_words[((v * 8) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dot4_ir(x_words[(((v * 8) + 1) * 8) + q], low) + dot4_ir(x_words[(((v * 8) + 1) * 8) + (q + 4)], high));
+                                sum_2 = sum_2 + (dot4_ir(x_words[(((v * 8) + 2) * 8) + q], low) + dot4_ir(x_words[(((v * 8) + 2) * 8) + (q + 4)], high));
+                                sum_3 = sum_3 + (dot4_ir(x_words[(((v * 8) + min_ir(3, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + q], low) + dot4_ir(x_words[(((v * 8) + min_ir(3, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + (q + 4)], high));
                             }
-                            lane_dots[((v * 4) * 16) + j] = sum_0;
-                            lane_dots[(((v * 4) + 1) * 16) + j] = sum_1;
-                            lane_dots[(((v * 4) + 2) * 16) + j] = sum_2;
-                            if (3 < min_ir(m - (row_tile * 32), 32)) lane_dots[(((v * 4) + 3) * 16) + j] = sum_3;
+                            lane_dots[((v * 8) * 16) + j] = sum_0;
+                            lane_dots[(((v * 8) + 1) * 16) + j] = sum_1;
+                            lane_dots[(((v * 8) + 2) * 16) + j] = sum_2;
+                            if (3 < min_ir(m - (row_tile * 32), 32)) lane_dots[(((v * 8) + 3) * 16) + j] = sum_3;
+                        }
+                    }
+                    else {
+                        ROLLED for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+                            int j = e % 16;
+                            int v = e / 16;
+                            int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0, sum_4 = 0, sum_5 = 0, sum_6 = 0, sum_7 = 0;
+                            for (int q = 0; q < 4; ++q) {
+                                int codes = i32_at<4>(weights, ((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)));
+                                int low = codes & 252645135;
+                                int high = (int(uint(codes) >> uint(4))) & 252645135;
+                                sum_0 = sum_0 + (dot4_ir(x_words[((v * 8) * 8) + q], low) + dot4_ir(x_words[((v * 8) * 8) + (q + 4)], high));
+                                sum_1 = sum_1 + (dot4_ir(x_words[(((v * 8) + 1) * 8) + q], low) + dot4_ir(x_words[(((v * 8) + 1) * 8) + (q + 4)], high));
+                                sum_2 = sum_2 + (dot4_ir(x_words[(((v * 8) + 2) * 8) + q], low) + dot4_ir(x_words[(((v * 8) + 2) * 8) + (q + 4)], high));
+                                sum_3 = sum_3 + (dot4_ir(x_words[(((v * 8) + 3) * 8) + q], low) + dot4_ir(x_words[(((v * 8) + 3) * 8) + (q + 4)], high));
+                                sum_4 = sum_4 + (dot4_ir(x_words[(((v * 8) + 4) * 8) + q], low) + dot4_ir(x_words[(((v * 8) + 4) * 8) + (q + 4)], high));
+                                sum_5 = sum_5 + (dot4_ir(x_words[(((v * 8) + min_ir(5, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + q], low) + dot4_ir(x_words[(((v * 8) + min_ir(5, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + (q + 4)], high));
+                                sum_6 = sum_6 + (dot4_ir(x_words[(((v * 8) + min_ir(6, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + q], low) + dot4_ir(x_words[(((v * 8) + min_ir(6, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + (q + 4)], high));
+                                sum_7 = sum_7 + (dot4_ir(x_words[(((v * 8) + min_ir(7, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + q], low) + dot4_ir(x_words[(((v * 8) + min_ir(7, min_ir(m - (row_tile * 32), 32) - 1)) * 8) + (q + 4)], high));
+                            }
+                            lane_dots[((v * 8) * 16) + j] = sum_0;
+                            lane_dots[(((v * 8) + 1) * 16) + j] = sum_1;
+                            lane_dots[(((v * 8) + 2) * 16) + j] = sum_2;
+                            lane_dots[(((v * 8) + 3) * 16) + j] = sum_3;
+                            lane_dots[(((v * 8) + 4) * 16) + j] = sum_4;
+                            if (5 < min_ir(m - (row_tile * 32), 32)) lane_dots[(((v * 8) + 5) * 16) + j] = sum_5;
+                            if (6 < min_ir(m - (row_tile * 32), 32)) lane_dots[(((v * 8) + 6) * 16) + j] = sum_6;
+                            if (7 < min_ir(m - (row_tile * 32), 32)) lane_dots[(((v * 8) + 7) * 16) + j] = sum_7;
                         }
                     }
                     sycl::group_barrier(item.get_group());
-                    for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+                    ROLLED for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                         int j = e % 16;
                         int i = e / 16;
                         float sum = acc0[(i * 16) + j];
                         for (int v = 0; v < 5; ++v) {
-                            sum = fma_ir(f16_at<2>(weights, (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2)), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 4) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)] * f16_at<2>(weights, (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2)), sum));
+                            sum = fma_ir(f16_at<2>(weights, (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2)), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 8) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)] * f16_at<2>(weights, (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2)), sum));
                         }
                         acc0[(i * 16) + j] = sum;
                     }
                 }
             }
-            for (int many = min_ir(4 / min_ir(m - (row_tile * 32), 32), 1); many < 1; ++many) {
-                for (int b = 0; b < 5; ++b) {
-                    for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
+            ROLLED for (int many = min_ir(8 / min_ir(m - (row_tile * 32), 32), 1); many < 1; ++many) {
+                ROLLED for (int b = 0; b < 5; ++b) {
+                    ROLLED for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
                         int t = e % 32;
                         int j = e / 32;
                         int8_t value = int8_t((int(uint(int(weights[((64256 + (panel * 1600)) + (b * 320)) + ((((t / 4) % 4) * 64) + ((j * 4) + (t % 4)))])) >> uint(int(((t / 4) / 4) * 4)))) & 15);
                         w_tile[(j * 32) + t] = value;
                     }
-                    for (int e = invocation; e < (((min_ir(m - (row_tile * 32), 32) + 7) / 8) * 8) * 32; e += INVOCATIONS) {
+                    ROLLED for (int e = invocation; e < (((min_ir(m - (row_tile * 32), 32) + 7) / 8) * 8) * 32; e += INVOCATIONS) {
                         int t = e % 32;
                         int i = e / 32;
                         int8_t value = (i < min_ir(m - (row_tile * 32), 32)) ? xq[workgroup * (m * 160) + (((row_tile * 32) + min_ir(i, min_ir(m - (row_tile * 32), 32) - 1)) * 160) + ((b * 32) + t)] : int8_t(0);
                         x_tile[(i * 32) + t] = value;
                     }
                     sycl::group_barrier(item.get_group());
-                    for (int part = subgroup; part < (min_ir(m - (row_tile * 32), 32) + 7) / 8; part += SUBGROUPS) {
+                    ROLLED for (int part = subgroup; part < (min_ir(m - (row_tile * 32), 32) + 7) / 8; part += SUBGROUPS) {
                         Matrix<Use::accumulator, int, M, N, Order::by_rows> frag_c;
                         matrix_zero(frag_c);
                         Matrix<Use::a, int8_t, M, K, Order::by_rows> frag_a;
@@ -384,7 +419,7 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                         matrix_store<Order::by_rows>(frag_c, in_local(&dots[(part * 8) * 16]), 16);
                     }
                     sycl::group_barrier(item.get_group());
-                    for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+                    ROLLED for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                         int j = e % 16;
                         int i = e / 16;
                         float value = fma_ir(f16_at<2>(weights, (((64256 + (panel * 1600)) + (b * 320)) + 288) + (j * 2)), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b], fma_ir(float(dots[(i * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b] * f16_at<2>(weights, (((64256 + (panel * 1600)) + (b * 320)) + 256) + (j * 2)), acc0[(i * 16) + j]));
@@ -393,7 +428,7 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                 }
             }
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+            ROLLED for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = e % 16;
                 int i = e / 16;
                 float value = attn_output_5[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];

@@ -1,5 +1,5 @@
 // pick for SYCL, sycl:bmg, no matrix instruction, 4 subgroups of 16.
-// sha256 of what follows: 20ed74fd45a8b72e
+// sha256 of what follows: df4e31f89a42e304
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -24,6 +24,7 @@ using uint = uint32_t;
 // barrier; a volatile is read anew on each side.
 #define PER_LANE const volatile
 #endif
+#define ROLLED _Pragma("clang loop unroll(disable)")
 constexpr int INVOCATIONS = 64;
 constexpr int SUBGROUPS = 4;
 constexpr int SUBGROUP = 16;
@@ -36,11 +37,17 @@ template <class T> T min_ir(T a, T b) { return a <= b || a != a ? a : b; }
 template <class T> T max_ir(T a, T b) { return a >= b || a != a ? a : b; }
 
 // The sum of the products of four pairs of signed bytes.
+#if SPECCC_JOINT_MATRIX
+// OpenCL's own: one instruction of a Xe GPU, whose compiler does not see it in shifts and products.
+SYCL_EXTERNAL extern int dot_4x8packed_ss_int(uint a, uint b);
+inline int dot4_ir(int a, int b) { return dot_4x8packed_ss_int(uint(a), uint(b)); }
+#else
 inline int dot4_ir(int a, int b) {
     int sum = 0;
     for (int bit = 0; bit < 32; bit += 8) sum += int(int8_t(a >> bit)) * int(int8_t(b >> bit));
     return sum;
 }
+#endif
 
 // A number out of bytes at a multiple of ALIGN; the host and the device are little-endian.
 template <class T, int ALIGN, class Byte> T bytes_at(const Byte* p, int at) {
@@ -119,8 +126,8 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
     syclexp::work_group_static<float[1]> at;
     syclexp::work_group_static<float[16]> partial_5;
     syclexp::work_group_static<float[16]> partial_6;
-    for (int row = workgroup * (head_rows) / workgroups; row < (workgroup + 1) * (head_rows) / workgroups; ++row) {
-        for (int e = invocation; e < 16; e += INVOCATIONS) {
+    ROLLED for (int row = workgroup * (head_rows) / workgroups; row < (workgroup + 1) * (head_rows) / workgroups; ++row) {
+        ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
             int lane_2 = e;
             float total = sycl::bit_cast<float>(0xff800000u);
             for (int step = 0; step < (32 - lane_2) / 16; ++step) {
@@ -134,7 +141,7 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
             top[0] = value;
         }
         sycl::group_barrier(item.get_group());
-        for (int e = invocation; e < 16; e += INVOCATIONS) {
+        ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
             int lane_2 = e;
             float total = sycl::bit_cast<float>(0xff800000u);
             for (int step = 0; step < (32 - lane_2) / 16; ++step) {
@@ -151,19 +158,19 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
             int value = (sycl::fabs(top[0]) < sycl::bit_cast<float>(0x7f800000u)) ? int(-column[0]) : (-1);
             picks[row] = value;
         }
-        for (int e = invocation; e < 17; e += INVOCATIONS) {
+        ROLLED for (int e = invocation; e < 17; e += INVOCATIONS) {
             int r = e;
             float value = head_best_9[(row * 17) + r];
             open[r] = value;
         }
-        for (int e = invocation; e < 17; e += INVOCATIONS) {
+        ROLLED for (int e = invocation; e < 17; e += INVOCATIONS) {
             int r = e;
             float value = -head_column_10[(row * 17) + r];
             minus[r] = value;
         }
         sycl::group_barrier(item.get_group());
-        for (int place_2 = 0; place_2 < head_top; ++place_2) {
-            for (int e = invocation; e < 16; e += INVOCATIONS) {
+        ROLLED for (int place_2 = 0; place_2 < head_top; ++place_2) {
+            ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);
                 for (int step = 0; step < (32 - lane_2) / 16; ++step) {
@@ -177,7 +184,7 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
                 last[0] = value;
             }
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < 16; e += INVOCATIONS) {
+            ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);
                 for (int step = 0; step < (32 - lane_2) / 16; ++step) {
@@ -199,13 +206,13 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
                 top_tokens[(row * 64) + place_2] = value;
             }
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < 16; e += INVOCATIONS) {
+            ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int c = e;
                 float value = (((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) == last[0]) ? (((-float((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c)) < taken[0]) ? ((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) : sycl::bit_cast<float>(0xff800000u)) : ((((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) < last[0]) ? ((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) : sycl::bit_cast<float>(0xff800000u));
                 rest[c] = value;
             }
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < 16; e += INVOCATIONS) {
+            ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);
                 for (int step = 0; step < (31 - lane_2) / 16; ++step) {
@@ -219,7 +226,7 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
                 next[0] = value;
             }
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < 16; e += INVOCATIONS) {
+            ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);
                 for (int step = 0; step < (31 - lane_2) / 16; ++step) {
@@ -232,13 +239,13 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
                 float value = max_ir(max_ir(max_ir(max_ir(partial_6[0], partial_6[8]), max_ir(partial_6[4], partial_6[12])), max_ir(max_ir(partial_6[2], partial_6[10]), max_ir(partial_6[6], partial_6[14]))), max_ir(max_ir(max_ir(partial_6[1], partial_6[9]), max_ir(partial_6[5], partial_6[13])), max_ir(max_ir(partial_6[3], partial_6[11]), max_ir(partial_6[7], partial_6[15]))));
                 at[0] = value;
             }
-            for (int e = invocation; e < 17; e += INVOCATIONS) {
+            ROLLED for (int e = invocation; e < 17; e += INVOCATIONS) {
                 int r = e;
                 float value = (r == min_ir(int(int(-taken[0])) / 16, 16)) ? next[0] : open[r];
                 open[r] = value;
             }
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < 17; e += INVOCATIONS) {
+            ROLLED for (int e = invocation; e < 17; e += INVOCATIONS) {
                 int r = e;
                 float value = (r == min_ir(int(int(-taken[0])) / 16, 16)) ? at[0] : minus[r];
                 minus[r] = value;
