@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,6 +68,17 @@ def emptied(*sessions: GpuSession) -> None:
 
 def test_a_session_says_how_its_steps_run(recorded: GpuSession, launched: GpuSession) -> None:
     assert (recorded.steps, launched.steps) == ("recorded", "launched")
+
+
+def test_programs_start_as_they_did_before() -> None:
+    """A process that has used SYCL does not fork its gigabytes for each compiler it calls."""
+    words = (
+        "import subprocess as s; from speccc.runtime.devices import sycl; "
+        "was = getattr(s, sycl.VFORK, None); sycl._bindings(); "
+        "print(was in (None, getattr(s, sycl.VFORK, None)))"
+    )
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, check=True)
+    assert done.stdout == b"True\n"
 
 
 def test_a_second_session_builds_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,7 @@ MOST_WAITING = 1024
 CPU_DEVICE, CPU_WHEEL, CPU_LIBRARY = "opencl:cpu", "intel-opencl-rt", "libintelocl.so"
 """SYCL's filter for the processor itself, and the wheel that brings a driver for it."""
 CPU_MEND = f"pip install 'speccc[sycl]' {CPU_WHEEL} (Linux on x86-64)"
+VFORK = "_USE_VFORK"  # of Python's subprocess
 OPENCL_DRIVERS = "OCL_ICD_FILENAMES"
 """Where OpenCL's loader looks for drivers, beside the system's; read when it is first loaded."""
 
@@ -54,13 +56,19 @@ def find_cpu_driver() -> Path | None:
 
 
 def _bindings() -> Any:
-    """The module; UnsupportedError when it is not installed."""
+    """The module; UnsupportedError when it is not installed.
+
+    Importing it sets a switch for the whole process that has each program started by a fork, a
+    copy of all page tables, as it might be watched by a debugger: it is set back.
+    """
+    vfork = getattr(subprocess, VFORK, True)
     try:
         import dpctl
         import dpctl.memory
         import dpctl.program
     except ImportError as error:
         raise UnsupportedError(f"sycl: {error}: {MEND}") from None
+    setattr(subprocess, VFORK, vfork)
     return dpctl
 
 

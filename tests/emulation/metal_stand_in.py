@@ -1,4 +1,4 @@
-"""Runs MSL on this CPU: compiled with a stand-in for `metal_stdlib`, in a process of its own.
+"""Runs MSL on this CPU: compiled with a stand-in for `metal_stdlib`, in processes of its own.
 
 The kernel's attributes say which buffer and which number each parameter takes; threads, barriers,
 simdgroups and what counts as an error are `metal/threadgroup.cpp`.
@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from emulation.stand_in_program import ProgramError, StandInProgram
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +43,9 @@ NUMBERS = {
     "threadgroups_per_grid": "groups",
 }
 DEFINED, UNDEFINED, CONSTANT, FILE = range(4)
+WATCHED = (DEFINED, UNDEFINED)
 TIMEOUT_S = 120.0
+MOST_PROCESSES = 16
 
 
 class StandInError(Exception):
@@ -61,7 +65,7 @@ class MetalStandIn:
     folder: Path
     lanes: int = 32
     include: Path = HERE
-    built: dict[str, Path] = field(default_factory=dict)
+    built: dict[str, StandInProgram] = field(default_factory=dict)
 
     def bound(self, text: str, entry: str, count: int) -> list[Param]:
         """The kernel's `count` buffers by number."""
@@ -71,7 +75,7 @@ class MetalStandIn:
         """What is compiled: the text, and the function that the runner calls."""
         return f"{text}\n{_call(text, entry)}"
 
-    def program(self, text: str, entry: str) -> Path:
+    def program(self, text: str, entry: str) -> StandInProgram:
         """The program that runs one kernel of a text. StandInError quotes the compiler."""
         key = hashlib.sha256(f"{entry}\n{text}".encode()).hexdigest()[:16]
         if key not in self.built:
@@ -82,7 +86,11 @@ class MetalStandIn:
                 *AS_WRITTEN, f"-I{self.include}", self._width, "-c", str(source), "-o", str(watched)
             )
             self._compile(str(watched), str(self._runner()), "-o", str(out))
-            self.built[key] = out
+            self.built[key] = StandInProgram(out, timeout_s=TIMEOUT_S)
+        # What was used last is last; the processes of all but a model's kernels end.
+        self.built[key] = self.built.pop(key)
+        for idle in list(self.built.values())[:-MOST_PROCESSES]:
+            idle.close()
         return self.built[key]
 
     def run(
@@ -107,18 +115,18 @@ class MetalStandIn:
         params = self.bound(text, entry, len(given))
         kinds = [p.buffer_kind(p.number in undefined, p.number in held) for p in params]
         head = struct.pack("<4i", groups, simdgroups, order, len(given))
-        sizes = (struct.pack("<qi", b.nbytes, k) for b, k in zip(given, kinds, strict=True))
-        names = (f"{p.name}:{held.get(n, '')}" for n, p in enumerate(params))
-        command = [str(self.program(text, entry)), *names]
-        piped = (b.tobytes() for b, k in zip(given, kinds, strict=True) if k != FILE)
-        data = b"".join((head, *sizes, *piped))
-        done = subprocess.run(
-            command, input=data, capture_output=True, timeout=TIMEOUT_S, check=False
+        names = (f"{p.name}:{held.get(n, '')}".encode() for n, p in enumerate(params))
+        told = (
+            struct.pack("<q2i", b.nbytes, kind, len(name)) + name
+            for b, kind, name in zip(given, kinds, names, strict=True)
         )
-        if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip()
-            raise StandInError(f"{entry}: {said or f'exit status {done.returncode}'}")
-        return _afterwards(done.stdout, given, kinds)
+        piped = (b.tobytes() for b, k in zip(given, kinds, strict=True) if k != FILE)
+        size = sum(b.nbytes for b, k in zip(given, kinds, strict=True) if k in WATCHED)
+        try:
+            answer = self.program(text, entry).launch(b"".join((head, *told, *piped)), size)
+        except ProgramError as error:
+            raise StandInError(f"{entry}: {error}") from None
+        return _afterwards(answer, given, kinds)
 
     @property
     def _width(self) -> str:
@@ -192,7 +200,7 @@ def _bound(text: str, entry: str, count: int) -> list[Param]:
 def _afterwards(data: bytes, given: Sequence[Array], kinds: Sequence[int]) -> list[Array]:
     out, at = [], 0
     for b, kind in zip(given, kinds, strict=True):
-        if kind in (DEFINED, UNDEFINED):
+        if kind in WATCHED:
             part = np.frombuffer(data, b.dtype, b.size, at)
             out.append(part.reshape(b.shape).copy())
             at += b.nbytes

@@ -5,10 +5,11 @@
 // with these hooks instead of that sanitizer's library. A trap is what -fsanitize=undefined makes of
 // arithmetic and addresses that C++ gives no meaning.
 //
-// Standard input: int32 threadgroups, simdgroups, order, buffers; for each buffer int64 bytes and
-// int32 its kind; the contents of those that are given here. Standard output: the contents of those
-// that may be written, afterwards. Arguments: the buffers' names, a colon, and the file that holds a
-// constant one. Exit status 3 and a line on standard error when the kernel errs.
+// Standard input, for each launch until it ends: int32 threadgroups, simdgroups, order, buffers; for
+// each buffer int64 bytes, int32 its kind, and int32 bytes of text: its name, a colon, and the file
+// that holds a constant one; the contents of those that are given here. Standard output: a dot and
+// the contents of those that may be written, afterwards. Exit status 3 and a line on standard error
+// when the kernel errs.
 #include <csignal>
 #include <cstdarg>
 #include <cstdint>
@@ -69,7 +70,7 @@ struct Region {
     std::string name;
     char* at;
     size_t size;
-    bool shared;
+    bool shared, mapped;
     std::vector<Touch> touches;  // none of a constant
 };
 
@@ -203,31 +204,82 @@ char* mapped(const char* path, size_t size) {
     return static_cast<char*>(at);
 }
 
-void take_buffers(int count, char** names) {
-    std::vector<std::pair<int64_t, Kind>> given;
+struct Given {
+    size_t size;
+    Kind kind;
+    std::string name, path;
+};
+
+Given take_given() {
+    Given out{size_t(take<int64_t>()), take<Kind>(), std::string(take<int32_t>(), ' '), ""};
+    if (fread(&out.name[0], out.name.size(), 1, stdin) != 1) fail("the input ends early");
+    size_t colon = out.name.find(':');
+    out.path = out.name.substr(colon + 1);
+    out.name.resize(colon);
+    return out;
+}
+
+size_t padded(size_t size) { return (size + 63) / 64 * 64; }
+
+void take_buffers(int count) {
+    std::vector<Given> given;
     arena_size = PAD;
     for (int n = 0; n < count; ++n) {
-        int64_t size = take<int64_t>();
-        given.emplace_back(size, take<Kind>());
-        if (given[n].second != Kind::file) arena_size += (size + 63) / 64 * 64 + PAD;
+        given.push_back(take_given());
+        if (given[n].kind != Kind::file) arena_size += padded(given[n].size) + PAD;
     }
-    arena = static_cast<char*>(aligned_alloc(64, (arena_size + 63) / 64 * 64));
+    arena = static_cast<char*>(aligned_alloc(64, padded(arena_size)));
     memset(arena, GARBAGE, arena_size);
     char* at = arena + PAD;
-    for (int n = 0; n < count; ++n) {
-        auto [size, kind] = given[n];
-        std::string name = names[n], path = name.substr(name.find(':') + 1);
-        name.resize(name.find(':'));
-        bool watched = kind == Kind::defined || kind == Kind::undefined;
-        char* place = kind == Kind::file ? mapped(path.c_str(), size) : at;
-        if (kind != Kind::file) {
-            if (size && fread(at, size, 1, stdin) != 1) fail("the input ends early");
-            at += (size + 63) / 64 * 64 + PAD;
+    for (const Given& g : given) {
+        bool file = g.kind == Kind::file, watched = g.kind == Kind::defined || g.kind == Kind::undefined;
+        char* place = file ? mapped(g.path.c_str(), g.size) : at;
+        if (!file) {
+            if (g.size && fread(at, g.size, 1, stdin) != 1) fail("the input ends early");
+            at += padded(g.size) + PAD;
         }
-        regions.push_back({name, place, size_t(size), false, std::vector<Touch>(watched ? size : 0)});
-        for (Touch& t : regions.back().touches) t.defined = kind == Kind::undefined ? 0 : -1;
+        regions.push_back({g.name, place, g.size, false, file, std::vector<Touch>(watched ? g.size : 0)});
+        for (Touch& t : regions.back().touches) t.defined = g.kind == Kind::undefined ? 0 : -1;
         buffers.push_back(place);
     }
+    if (__start_threadgroup) {
+        size_t size = __stop_threadgroup - __start_threadgroup;
+        regions.push_back(
+            {"threadgroup memory", __start_threadgroup, size, true, false, std::vector<Touch>(size)});
+    }
+}
+
+void give_back_buffers() {
+    for (Region& region : regions)
+        if (region.mapped) munmap(region.at, region.size);
+    free(arena);
+    regions.clear(), buffers.clear();
+}
+
+// Kept from launch to launch: to clear them anew takes longer than many a kernel.
+char* stacks_of(int invocations) {
+    static char* stacks = nullptr;
+    static int made = 0;
+    if (invocations <= made) return stacks;
+    if (made) munmap(stacks, made * STACK);
+    void* at = mmap(nullptr, invocations * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) fail("no memory for %d fibers", invocations);
+    made = invocations;
+    return stacks = static_cast<char*>(at);
+}
+
+void launch(int invocations, int how, int count) {
+    take_buffers(count);
+    fibers.resize(invocations), order.clear();
+    for (int n = 0; n < invocations; ++n) order.push_back(how == 1 ? invocations - 1 - n : n);
+    generator.seed(how);
+    strangers = 0;
+    char* stacks = stacks_of(invocations);
+    for (group = 0; group < groups; ++group) run_group(how, stacks);
+    fputc('.', stdout);
+    for (int n = 0; n < count; ++n) fwrite(regions[n].at, 1, regions[n].touches.size(), stdout);
+    fflush(stdout);
+    give_back_buffers();
 }
 
 }  // namespace
@@ -268,21 +320,11 @@ extern "C" void __tsan_init() {}
 
 void trapped(int) { fail("invocation %d does what C++ gives no meaning", running); }
 
-int main(int, char** argv) {
+int main() {
     signal(SIGILL, trapped), signal(SIGTRAP, trapped);
-    groups = take<int32_t>();
-    int invocations = take<int32_t>() * LANES, how = take<int32_t>(), count = take<int32_t>();
-    take_buffers(count, argv + 1);
-    if (__start_threadgroup) {
-        size_t size = __stop_threadgroup - __start_threadgroup;
-        regions.push_back({"threadgroup memory", __start_threadgroup, size, true, std::vector<Touch>(size)});
+    while (fread(&groups, sizeof groups, 1, stdin) == 1) {
+        int invocations = take<int32_t>() * LANES, how = take<int32_t>();
+        launch(invocations, how, take<int32_t>());
     }
-    fibers.resize(invocations);
-    for (int n = 0; n < invocations; ++n) order.push_back(how == 1 ? invocations - 1 - n : n);
-    generator.seed(how);
-    void* stacks = mmap(nullptr, invocations * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (stacks == MAP_FAILED) fail("no memory for %d fibers", invocations);
-    for (group = 0; group < groups; ++group) run_group(how, static_cast<char*>(stacks));
-    for (int n = 0; n < count; ++n) fwrite(regions[n].at, 1, regions[n].touches.size(), stdout);
     return 0;
 }
