@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from speccc.cli.emit import launches
 from speccc.emit import EmitOptions, emit_to
 from speccc.errors import SpecccError
 from speccc.ir.frontends.open import check_place
@@ -48,7 +49,7 @@ def row(name: str, model: Path, options: EmitOptions) -> tuple[str, ...]:
     return (
         f"`{name}`",
         str(len(kernels)),
-        str(report["launches_per_step"]),
+        launches(report),
         counts or "-",
         *(
             _largest(kernels, field)

@@ -45,15 +45,16 @@ def whole_values(p: AttentionNode) -> tuple[Stmt, ...]:
 
 
 def split_values(p: AttentionNode) -> dict[str, tuple[Stmt, ...]]:
-    """The same by two kernels: sums of `PART` settled slots and of the late ones, then theirs.
+    """The same by two kernels: sums of parts of `PART` settled slots, then those together.
 
-    A sum over slots takes as long as there are slots, so many workers share it. Late sums lie in
-    `out` meanwhile, parts [columns / 128, head, row, 128 a part] as long as the cache: those of n
-    slots fill a quarter of it at most, but for the first, and there is none below 128 slots.
+    A sum over slots takes as long as there are slots, so many workers share it. Who sums the late
+    ones begins with the first part. That is all while there is no other: the merge has no work
+    then, and is not launched. Further parts lie in [columns / 128, head, row, 128 a part], as long
+    as the cache: those of n slots fill a quarter of it at most.
     """
     chunks = -(-p.size // COLUMNS)
     parts = p.ctx.workspace(f"parts_{p.heads}", (chunks, p.heads, p.ctx.m, p.ctx.slots))
-    return {"values": (_late_sums(p), _early_sums(p, parts)), "merge": _merged(p, parts)}
+    return {"values": (_first_sums(p), _further_sums(p, parts)), "merge": _merged(p, parts)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +142,32 @@ def _late(p: AttentionNode, dot: Dot, at: Expr) -> Dot:
     return replace(dot, lo=ex.mul(_groups_before(p.ctx.length), GROUP), a=a)
 
 
-def _late_sums(p: AttentionNode) -> Share:
-    def stored(value: Expr, at: _Place) -> _Store:
-        return p.out, (at.row, _column(p, at.head, at.panel, at.lane)), value
-
-    return _by_panel(p, None, lambda dot, at, _: [_late(p, dot, at)], stored)
-
-
-def _part_count(p: AttentionNode) -> Expr:
+def _part(p: AttentionNode, dot: Dot, at: Expr, part: Expr) -> Dot:
+    """The settled slots of one part of a sum."""
     each = PART // GROUP
-    return ex.idiv(ex.add(_most_groups(p), each - 1), each)
+    early, slot = _early(p, dot, at), {dot.k: ex.add(ex.mul(part, PART), dot.k)}
+    a, b = (ex.substitute(e, slot) for e in (early.a, early.b))
+    groups = ex.minimum(ex.sub(_most_groups(p), ex.mul(part, each)), each)
+    return replace(early, hi=ex.mul(groups, GROUP), a=a, b=b)
+
+
+def _further_parts(p: AttentionNode) -> Expr:
+    """How many parts there are beside the first."""
+    return ex.idiv(ex.maximum(ex.sub(_most_groups(p), 1), 0), PART // GROUP)
+
+
+def _first_sums(p: AttentionNode) -> Share:
+    """out = the first part and the late slots; times inverse where that is all."""
+    more = ex.lt(0, _further_parts(p))
+
+    def sums(dot: Dot, at: Expr, _: Expr) -> list[Dot]:
+        return [_part(p, dot, at, ex.lit(0)), _late(p, dot, at)]
+
+    def stored(value: Expr, at: _Place) -> _Store:
+        factor = ex.select(more, 1.0, Load(p.inverse, (at.head, at.row)))
+        return p.out, (at.row, _column(p, at.head, at.panel, at.lane)), ex.mul(value, factor)
+
+    return _by_panel(p, None, sums, stored)
 
 
 def _in_parts(at: _Place) -> tuple[Expr, ...]:
@@ -160,20 +177,15 @@ def _in_parts(at: _Place) -> tuple[Expr, ...]:
     return (ex.idiv(at.panel, together), at.head, at.row, ex.add(first, at.lane))
 
 
-def _early_sums(p: AttentionNode, parts: Buf) -> Share:
-    each = PART // GROUP
-
+def _further_sums(p: AttentionNode, parts: Buf) -> Share:
     def sums(dot: Dot, at: Expr, part: Expr) -> list[Dot]:
-        early, slot = _early(p, dot, at), {dot.k: ex.add(ex.mul(part, PART), dot.k)}
-        a, b = (ex.substitute(e, slot) for e in (early.a, early.b))
-        groups = ex.minimum(ex.sub(_most_groups(p), ex.mul(part, each)), each)
-        return [replace(early, hi=ex.mul(groups, GROUP), a=a, b=b)]
+        return [_part(p, dot, at, ex.add(part, 1))]
 
-    return _by_panel(p, _part_count(p), sums, lambda value, at: (parts, _in_parts(at), value))
+    return _by_panel(p, _further_parts(p), sums, lambda value, at: (parts, _in_parts(at), value))
 
 
 def _merged(p: AttentionNode, parts: Buf) -> tuple[Stmt, ...]:
-    """out = inverse * (out + the parts, one after the other)."""
+    """out = inverse * (out + the further parts, one after the other), where there are any."""
     unit, panels = Var("unit"), p.size // LANES
     row, above = ex.mod(unit, p.ctx.m), ex.idiv(unit, p.ctx.m)
     panel, head = ex.mod(above, panels), ex.idiv(above, panels)
@@ -188,7 +200,8 @@ def _merged(p: AttentionNode, parts: Buf) -> tuple[Stmt, ...]:
     body = (
         Alloc(acc),
         Map(acc, (x, y), (Axis(x, 1), Axis(y, LANES)), Load(p.out, where(y))),
-        Dot(acc, i, j, k, 0, _part_count(p), ex.lit(1.0, F32), b),
+        Dot(acc, i, j, k, 0, _further_parts(p), ex.lit(1.0, F32), b),
         Map(p.out, where(v), (Axis(u, 1), Axis(v, LANES)), value),
     )
-    return (Share(unit, ex.mul(p.ctx.m, p.heads * panels), body),)
+    units = ex.mul(p.ctx.m, p.heads * panels)
+    return (Share(unit, ex.mul(units, ex.minimum(_further_parts(p), 1)), body),)

@@ -83,13 +83,18 @@ class StepSession(ABC):
         self.spec, self.context, self.splits = spec, context, splits or {}
         self.threads = threads
         self.length = 0
+        self.launches: tuple[int, int] | None = None
+        """The fewest and the most kernels that were launched for a step; None before the first."""
         self._parents: tuple[int, ...] = ()
         self._base = 0
         self._tiles = -(-context // LANES)
 
     @abstractmethod
-    def _execute(self, rows: Mapping[str, Ints], sizes: Mapping[str, int]) -> None:
-        """Runs a step over the rows of the input buffers; `sizes` but for those of weights."""
+    def _execute(self, rows: Mapping[str, Ints], sizes: Mapping[str, int]) -> int:
+        """Runs a step over the rows of the input buffers; `sizes` but for those of weights.
+
+        Returns how many kernels were launched for it.
+        """
 
     @abstractmethod
     def _result(self, name: str, rows: int) -> Array:
@@ -260,7 +265,9 @@ class StepSession(ABC):
             "head_logits": int(logits),
             "head_top": top,
         }
-        self._execute(rows, sizes)
+        made = self._execute(rows, sizes)
+        fewest, most = self.launches or (made, made)
+        self.launches = min(fewest, made), max(most, made)
         self.length += m
 
 
@@ -283,13 +290,14 @@ class CpuSession(StepSession):
         self._arrays = self._allocate(weights, vectors)
         self._step = CpuStep(library, spec.symbol, list(self._arrays.values()))
 
-    def _execute(self, rows: Mapping[str, Ints], sizes: Mapping[str, int]) -> None:
+    def _execute(self, rows: Mapping[str, Ints], sizes: Mapping[str, int]) -> int:
         a, m = self._arrays, sizes["m"]
         for name, values in rows.items():
             a[name][:m] = values
         constants = {"weight_bytes": a["weights"].size, "vector_elements": a["vectors"].size}
         known = {**sizes, **constants}
         self._step([known[name] for name in self.spec.sizes], self.threads)
+        return 1
 
     def _result(self, name: str, rows: int) -> Array:
         return self._arrays[name][:rows]

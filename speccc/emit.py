@@ -31,7 +31,7 @@ from speccc.runtime.devices.launch_plan import FILE as LAUNCH_PLAN
 from speccc.scratch import Scratch
 from speccc.targets.base import RenderedPlan, Source, Target, ToolMissingError
 from speccc.targets.devices.profile import Profile
-from speccc.targets.launch_plan import document, launches_per_step
+from speccc.targets.launch_plan import document, launches_per_step, launches_with_work
 from speccc.targets.report import kernel_facts
 from speccc.targets.traffic import requested_bytes
 
@@ -197,6 +197,7 @@ def _report(
         "attention": options.attention,
         "compiler": target.fingerprint(),
         "launches_per_step": launches_per_step(rendered),
+        "launches_of_first_step": launches_with_work(rendered, _sizes(front, 1, 0)),
         "instructions": _sum_instructions(kernels),
         "spills": _total(kernels, "spills"),
         "stack_bytes": _total(kernels, "stack_bytes"),
@@ -236,14 +237,14 @@ def _traffic(front: Front, rendered: RenderedPlan, m: int) -> Document:
     }
 
 
-def _sizes(front: Front, m: int) -> dict[Var, int]:
+def _sizes(front: Front, m: int, length: int = CONTEXT) -> dict[Var, int]:
     from speccc.runtime.session import LANES, sizes_of
 
     layout = front.lowered.weights
     known = {
-        **sizes_of(-(-(CONTEXT + m) // LANES)),
+        **sizes_of(-(-(length + m) // LANES)),
         "m": m,
-        "length": CONTEXT,
+        "length": length,
         "weight_bytes": layout.matrix_bytes,
         "vector_elements": layout.vector_elements,
         # A greedy step: picks of all rows, no logits.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 
 from speccc.ir import expr as ex
-from speccc.ir.expr import Expr, variables
-from speccc.ir.plan import Plan, Role
+from speccc.ir.expr import Expr, Var, variables
+from speccc.ir.plan import Plan, Role, size_of
 from speccc.ir.plan import Step as PlanStep
 from speccc.ir.tile import Kernel, Share, walk
 from speccc.ir.tile_text import print_expr
@@ -74,8 +74,13 @@ def launches(steps: tuple[LaunchStep, ...]) -> Iterator[Launch]:
 
 
 def launches_per_step(rendered: RenderedPlan) -> int:
-    """Kernel launches of one step."""
+    """Most kernel launches of one step."""
     return sum(1 for _ in launches(rendered.launches))
+
+
+def launches_with_work(rendered: RenderedPlan, sizes: Mapping[Var, int]) -> int:
+    """Kernel launches of a step of these sizes: those without work are not made."""
+    return sum(size_of(launch.grid.units, sizes) > 0 for launch in launches(rendered.launches))
 
 
 def document(rendered: RenderedPlan) -> Mapping[str, object]:

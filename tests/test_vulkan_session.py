@@ -97,6 +97,26 @@ def test_the_widest_steps_and_a_session_opened_anew() -> None:
         session.close()
 
 
+def test_a_step_launches_what_has_work() -> None:
+    """No merge before attention has parts, no head in a prefill; a row's bits are the same."""
+    session, tokens = model_of(NAMES[0]).session(context=660), tokens_of(SPECS[NAMES[0]].tiny, 646)
+    assert isinstance(session, VulkanSession)
+    merges = sum(n == "attn_merge" for n in (t.launch.kernel for t in session.plan.turns()))
+    every = sum(1 for _ in session.plan.turns())
+    session.prefill(tokens[:636])
+    assert session.launches == (every - merges - 2, every - merges - 2)  # output and pick
+    first = session.forward(tokens[636:639])
+    assert session.launches == (every - merges - 2, every - merges)
+    together = session.forward(tokens[639:646])
+    assert session.launches == (every - merges - 2, every)
+    session.truncate(636)
+    alone = [session.forward([t])[0] for t in tokens[636:646]]
+    assert same_bits(np.concatenate([first, together]), np.stack(alone))
+    session.truncate(636)
+    assert same_bits(session.forward(tokens[636:646]), np.stack(alone))  # the first merged too
+    session.close()
+
+
 class Rig:
     """A generation on a session, with any drafter, drafting three tokens a round."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from speccc.runtime.devices.gpu_step import (
     Code,
     Driver,
     GpuStep,
+    Start,
     Strided,
     check_met,
 )
@@ -99,18 +100,24 @@ class GpuSession(StepSession):
         """Gives the device back; the session is of no use afterwards."""
         self._end()
 
-    def _execute(self, rows: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
+    def _execute(self, rows: Mapping[str, Array], sizes: Mapping[str, int]) -> int:
         inputs = {name: values.astype(np.int32) for name, values in rows.items()}
         known = {**sizes, **self._constants}
+        starts = self._step.starts(known)
         if self._recorded is not None:
-            self._replay(self._recorded, inputs, known)
-            return
-        for name, values in inputs.items():
-            self._step.write(name, values)
-        self._step(known)
+            self._replay(self._recorded, inputs, starts, known)
+        else:
+            for name, values in inputs.items():
+                self._step.write(name, values)
+            self._step.launch(starts)
+        return len(starts)
 
     def _replay(
-        self, recorded: RecordedSteps, inputs: Mapping[str, Array], sizes: Mapping[str, int]
+        self,
+        recorded: RecordedSteps,
+        inputs: Mapping[str, Array],
+        starts: Sequence[Start],
+        sizes: Mapping[str, int],
     ) -> None:
         """A step with its copies as one recording; what it may be asked for comes along."""
         names = results_of(self.spec, sizes) if sizes["head_rows"] else ()
@@ -118,7 +125,7 @@ class GpuSession(StepSession):
         results = {n: math.prod(s) * self._kinds[n].itemsize for n, s in shapes.items()}
         if BARRIER in self._step.parts:
             results[BARRIER] = (LATE + 1) * WORD.itemsize
-        out = recorded.run(inputs, self._step.starts(sizes), results)
+        out = recorded.run(inputs, starts, results)
         if BARRIER in out:
             check_met(out[BARRIER].view(WORD))
         self._results = {n: out[n].view(self._kinds[n]).reshape(s) for n, s in shapes.items()}

@@ -229,10 +229,10 @@ class GpuStep:
         """Copies pieces of a buffer that stands by itself."""
         self.driver.copy(self.parts[name].memory, moved)
 
-    def __call__(self, sizes: Mapping[str, int]) -> None:
-        """Launches a step; `read` waits for it."""
+    def launch(self, starts: Sequence[Start]) -> None:
+        """Makes the launches of a step; `read` waits for them."""
         self._ran = True
-        for s in self.starts(sizes):
+        for s in starts:
             self.driver.launch(s.kernel, s.groups, s.threads, s.buffers, s.scalars, s.scalar)
 
     def starts(self, sizes: Mapping[str, int]) -> list[Start]:

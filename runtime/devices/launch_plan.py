@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, NamedTuple, Union
 
 from speccc.errors import InputError
 from speccc.ir.types import DTYPES
@@ -73,9 +73,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel, its arguments, and how many workgroups there is work for.
+    """A kernel, its arguments, and how many workgroups there is work for: in every round the same.
 
-    `fixed` is that number where it does not depend on the sizes.
+    `fixed` is that number where it does not depend on the sizes either.
     """
 
     kernel: str
@@ -98,6 +98,14 @@ class Repeat:
 
 
 Step = Union[Launch, Repeat]  # noqa: UP007 (forward reference)
+
+
+class Turn(NamedTuple):
+    """A launch in a round of the loops around it; `number` is its own among `launches()`."""
+
+    number: int
+    launch: Launch
+    rounds: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +148,19 @@ class LaunchPlan:
                 at += -(-groups * b.nbytes(sizes) // ALIGN) * ALIGN
         return out, at
 
+    def turns(self) -> Iterator[Turn]:
+        """The launches of one step in order, those in a loop again and again."""
+        return _turns(self.steps, 0, {})
+
     def calls(self, sizes: Mapping[str, int]) -> Iterator[Call]:
         """The launches of one step in order; one without work is left out."""
-        return self._calls(self.steps, dict(sizes))
-
-    def _calls(self, steps: tuple[Step, ...], known: dict[str, int]) -> Iterator[Call]:
-        for step in steps:
-            if isinstance(step, Repeat):
-                for n in range(step.extent):
-                    yield from self._calls(step.body, {**known, step.var: n})
-                continue
-            most = step.most(known)
+        for _, launch, rounds in self.turns():
+            known = {**sizes, **rounds}
+            most = launch.most(known)
             if most > 0:
-                end = END[step.scalar]
-                scalars = tuple(min(known[name], end) for name in step.scalars)
-                yield Call(step, scalars, most, self.windows(step, known))
+                end = END[launch.scalar]
+                scalars = tuple(min(known[name], end) for name in launch.scalars)
+                yield Call(launch, scalars, most, self.windows(launch, known))
 
     def windows(self, launch: Launch, known: Mapping[str, int]) -> dict[str, int]:
         """Where in the weights the windows of a launch begin; InputError for one outside them."""
@@ -175,6 +181,17 @@ def _flat(steps: tuple[Step, ...]) -> Iterator[Launch]:
             yield from _flat(step.body)
         else:
             yield step
+
+
+def _turns(steps: tuple[Step, ...], number: int, rounds: Mapping[str, int]) -> Iterator[Turn]:
+    """Turns of steps whose first launch has that number."""
+    for step in steps:
+        if isinstance(step, Repeat):
+            for n in range(step.extent):
+                yield from _turns(step.body, number, {**rounds, step.var: n})
+        else:
+            yield Turn(number, step, rounds)
+        number += sum(1 for _ in _flat((step,)))
 
 
 def read_launch_plan(document: Any, where: str) -> LaunchPlan:
@@ -200,7 +217,7 @@ def _plan(document: Any) -> LaunchPlan:
     if any(b.window for b in buffers.values()) and WHOLE not in buffers:
         raise ValueError("parts of weights that are not there")
     entries = {_text(k["name"]): _text(k["entry"]) for k in document["kernels"]}
-    reader = _Reader(buffers, entries)
+    reader = _Reader(buffers, entries, sizes)
     steps = reader.steps(document["launches"], sizes)
     count = sum(map(_launches, steps))
     if len(entries) != len(document["kernels"]) or not 1 <= count <= MOST_LAUNCHES:
@@ -258,6 +275,7 @@ class _Reader:
 
     buffers: Mapping[str, Buffer]
     entries: Mapping[str, str]
+    sizes: tuple[str, ...]
 
     def steps(self, document: Any, names: tuple[str, ...]) -> tuple[Step, ...]:
         return tuple(self._step(s, names) for s in document)
@@ -277,7 +295,7 @@ class _Reader:
         threads = _count(grid["threads"])
         if not 1 <= threads <= MOST_THREADS or s["scalar_type"] not in SCALARS:
             raise ValueError(f"kernel {kernel} takes {threads} threads of {s['scalar_type']}")
-        most = read_size(grid["most"], names)
+        most = read_size(grid["most"], self.sizes)
         resident = grid["all_resident"] is True
         fixed = grid["most"] if type(grid["most"]) is int else None
         kind = s["scalar_type"]

@@ -6,6 +6,7 @@ import math
 import struct
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,14 @@ from speccc.ir.types import DTYPES
 from speccc.runtime.cores import cores
 from speccc.runtime.devices.gpu_session import largest_sizes
 from speccc.runtime.devices.gpu_step import Code
-from speccc.runtime.devices.launch_plan import SCRATCH, WHOLE, Launch, LaunchPlan, Needs, Repeat
-from speccc.runtime.devices.vulkan_worker import Copies, DeviceInfo, Span, VulkanWorker
+from speccc.runtime.devices.launch_plan import SCRATCH, WHOLE, Launch, LaunchPlan, Needs
+from speccc.runtime.devices.vulkan_worker import (
+    Copies,
+    DeviceInfo,
+    Dispatch,
+    Span,
+    VulkanWorker,
+)
 from speccc.runtime.rows import Splits
 from speccc.runtime.session import (
     LANES,
@@ -40,8 +47,18 @@ WORKERS = 256
 """Workgroups of a launch where nobody knows the device's number of units."""
 STEP_S = 120.0
 """A request that takes longer has hung."""
+MOST_RECORDED = 16
+"""Recordings by which launches have work: a long context, a head, the largest logits, .."""
 ARENA, SIZES = "arena", "sizes"
 """With the scratch, the buffers that are no parameters of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The worker's number of a recorded step, and how many launches it has."""
+
+    number: int
+    launches: int
 
 
 class VulkanSession(StepSession):
@@ -78,11 +95,13 @@ class VulkanSession(StepSession):
         self._results: dict[str, Array] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._kinds = {b.name: DTYPES[b.dtype].numpy for b in spec.bufs}
-        self._scratch = {s: plan.scratch(s, workers, self._largest) for s in plan.launches()}
+        self._launches = plan.launches()
+        self._scratch = {s: plan.scratch(s, workers, self._largest) for s in self._launches}
         self._spans = self._make_buffers(weights, vectors, hidden)
         self._upload({"weights": weights, "vectors": vectors})
         self._upload(rope_tables(spec, self._tiles * LANES))
-        worker.record(list(self._order(codes)))
+        self._order = list(self._bind(codes))
+        self._recorded: dict[tuple[bool, ...], Recorded] = {}
 
     @property
     def steps(self) -> str:
@@ -131,7 +150,7 @@ class VulkanSession(StepSession):
             raw, span = array.reshape(-1).view(np.uint8), self._spans[name]
             for at in range(0, raw.size, PART):
                 part = raw[at : at + PART].tobytes()
-                self._worker.step([(Span(span.buffer, at, len(part)), part)], [], run=False)
+                self._worker.step([(Span(span.buffer, at, len(part)), part)], [])
 
     def _kernel(
         self, launch: Launch, windows: Mapping[str, int], code: Code, *, pushed: bool
@@ -157,26 +176,33 @@ class VulkanSession(StepSession):
             return self._spans[name]
         return Span(whole.buffer, at, whole.size - at)
 
-    def _order(self, codes: Mapping[str, Code]) -> Iterator[tuple[int, int, int]]:
-        """Kernel, workgroups and push constant of every launch: a loop's round is pushed."""
-        numbers: dict[tuple[Launch, tuple[int, ...]], int] = {}
-        for step in self.plan.steps:
-            launches, turns = (step.body, step.extent) if isinstance(step, Repeat) else ((step,), 1)
-            for turn in range(turns):
-                for launch in launches:
-                    if not isinstance(launch, Launch):
-                        raise InputError("the launch plan has a loop within a loop")
-                    known = self._largest | ({step.var: turn} if isinstance(step, Repeat) else {})
-                    windows = self.plan.windows(launch, known)
-                    key = launch, tuple(windows.values())
-                    if key not in numbers:
-                        pushed = not set(launch.scalars) <= set(self.plan.sizes)
-                        code = codes[launch.kernel]
-                        numbers[key] = self._kernel(launch, windows, code, pushed=pushed)
-                    groups = self.threads if launch.fixed is None else launch.fixed
-                    yield numbers[key], max(1, min(self.threads, groups)), turn
+    def _bind(self, codes: Mapping[str, Code]) -> Iterator[tuple[int, Dispatch]]:
+        """Every launch with its number in the plan; a loop's round is pushed."""
+        kernels: dict[tuple[int, tuple[int, ...]], int] = {}
+        for number, launch, rounds in self.plan.turns():
+            if len(rounds) > 1:
+                raise InputError("the launch plan has a loop within a loop")
+            windows = self.plan.windows(launch, {**self._largest, **rounds})
+            key = number, tuple(windows.values())
+            if key not in kernels:
+                pushed = not set(launch.scalars) <= set(self.plan.sizes)
+                code = codes[launch.kernel]
+                kernels[key] = self._kernel(launch, windows, code, pushed=pushed)
+            groups = self.threads if launch.fixed is None else launch.fixed
+            push = next(iter(rounds.values()), 0)
+            yield number, (kernels[key], max(1, min(self.threads, groups)), push)
 
-    def _execute(self, rows: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
+    def _recording(self, sizes: Mapping[str, int]) -> Recorded:
+        """That of the launches with work; of all, which does the same, where there are too many."""
+        busy = tuple(launch.most(sizes) > 0 for launch in self._launches)
+        if busy not in self._recorded and len(self._recorded) >= MOST_RECORDED:
+            busy = (True,) * len(busy)
+        if busy not in self._recorded:
+            launches = [dispatch for number, dispatch in self._order if busy[number]]
+            self._recorded[busy] = Recorded(self._worker.record(launches), len(launches))
+        return self._recorded[busy]
+
+    def _execute(self, rows: Mapping[str, Array], sizes: Mapping[str, int]) -> int:
         constants = {
             "weight_bytes": self._shapes["weights"][0],
             "vector_elements": self._shapes["vectors"][0],
@@ -189,10 +215,13 @@ class VulkanSession(StepSession):
         names = results_of(self.spec, sizes)
         shapes = {name: (sizes["head_rows"], *self._shapes[name][1:]) for name in names}
         wanted = [Span(self._spans[n].buffer, 0, 4 * math.prod(s)) for n, s in shapes.items()]
+        recorded = self._recording(known)
+        found = self._worker.step(writes, wanted, run=recorded.number)
         self._results = {
             name: np.frombuffer(raw, self._kinds[name]).reshape(shapes[name])
-            for name, raw in zip(names, self._worker.step(writes, wanted), strict=True)
+            for name, raw in zip(names, found, strict=True)
         }
+        return recorded.launches
 
     def _given(self, name: str, data: bytes) -> tuple[Span, bytes]:
         return Span(self._spans[name].buffer, 0, len(data)), data

@@ -20,6 +20,8 @@ from speccc.vulkan_home import VulkanHome
 
 Array = npt.NDArray[np.generic]
 
+Dispatch = tuple[int, int, int]
+"""Kernel, workgroups, push constant."""
 QUERY, RUN, BUFFER, KERNEL, RECORD, STEP, COPY = range(7)
 START_S = 30.0
 SOURCE = Path(__file__).with_name("worker") / "vulkan_worker.c"
@@ -182,16 +184,15 @@ class VulkanWorker:
         places = b"".join(s.packed() for s in bindings)
         return self._asked(struct.pack("<I", KERNEL) + _counted(spirv) + head + places)
 
-    def record(self, launches: Sequence[tuple[int, int, int]]) -> None:
-        """Record the step: (kernel, workgroups, push constant) in order, each seeing the last."""
+    def record(self, launches: Sequence[Dispatch]) -> int:
+        """The number, from 1 on, of a new recording: launches in order, each seeing the last."""
         parts = b"".join(struct.pack("<3I", *launch) for launch in launches)
-        with _Deadline(self._process, self._timeout_s) as deadline:
-            self._send(struct.pack("<II", RECORD, len(launches)) + parts, deadline)
+        return self._asked(struct.pack("<II", RECORD, len(launches)) + parts)
 
     def step(
-        self, writes: Sequence[tuple[Span, bytes]], reads: Sequence[Span], *, run: bool = True
+        self, writes: Sequence[tuple[Span, bytes]], reads: Sequence[Span], *, run: int = 0
     ) -> list[bytes]:
-        """Write, run the recorded step, and read."""
+        """Write, run a recording if one is named, and read."""
         parts = [struct.pack("<II", STEP, len(writes))]
         parts += [part for span, data in writes for part in (span.packed(), data)]
         parts += [struct.pack("<II", run, len(reads)), *(s.packed() for s in reads)]

@@ -98,7 +98,13 @@ def print_report(report: Mapping[str, object]) -> None:
     context = steps[0]["context"] if steps else 0
     header = ("rows", "weights", "asked for", "cache", "asked for", "inside the step")
     output.table([_moved(s) for s in steps], header, f"Bytes moved, {context} tokens in the cache")
-    click.echo(f"launches per step: {report['launches_per_step']}")
+    click.echo(f"launches per step: {launches(report)}")
+
+
+def launches(report: Mapping[str, object]) -> str:
+    """Of a text's first step, and of one in a long context where those are others."""
+    first, most = report["launches_of_first_step"], report["launches_per_step"]
+    return f"{first}" if first == most else f"{first} to {most}"
 
 
 def _moved(step: Mapping[str, object]) -> tuple[object, ...]:

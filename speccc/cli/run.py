@@ -159,7 +159,8 @@ def command(
         _print_compiler(loaded)
     result = _print(first, pieces, done, quiet=as_json)
     if as_json:
-        output.print_json({**_document(result, sampling, len(tokens)), "steps": session.steps})
+        ran = {"steps": session.steps, "launches_per_step": session.launches}
+        output.print_json({**_document(result, sampling, len(tokens)), **ran})
     else:
         output.note(_summary(result.stats))
 

@@ -1,6 +1,7 @@
-/* A step that is recorded once and run again and again: buffers, kernels, one command buffer. */
+/* Steps that are recorded once and run again and again: buffers, kernels, command buffers. */
 #define MAX_BUFFERS 256
 #define MAX_KERNELS 1024
+#define MAX_RECORDED 32
 
 typedef struct {
     Bindings bindings;
@@ -16,8 +17,8 @@ typedef struct {
 
 static Buffer buffers[MAX_BUFFERS];
 static Kernel kernels[MAX_KERNELS];
-static uint32_t buffer_count, kernel_count;
-static VkCommandBuffer recorded;
+static VkCommandBuffer recorded[MAX_RECORDED];
+static uint32_t buffer_count, kernel_count, recorded_count;
 
 static Span get_span(void) {
     Span s;
@@ -112,34 +113,36 @@ static void answer_kernel(void) {
 
 static void answer_record(void) {
     uint32_t n = get_u32();
-    if (recorded) fail("a step is recorded already");
-    recorded = begin_commands(0);
+    if (recorded_count == MAX_RECORDED) fail("more than %d recorded steps", MAX_RECORDED);
+    VkCommandBuffer c = begin_commands(0);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t which = get_u32(), groups = get_u32(), push = get_u32();
         if (which >= kernel_count || !groups) fail("launch %u of kernel %u", i, which);
         const Kernel *k = &kernels[which];
         VkPipelineLayout layout = k->program.layout;
-        vkCmdBindPipeline(recorded, VK_PIPELINE_BIND_POINT_COMPUTE, k->program.pipeline);
-        vkCmdBindDescriptorSets(recorded, VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1,
+        vkCmdBindPipeline(c, VK_PIPELINE_BIND_POINT_COMPUTE, k->program.pipeline);
+        vkCmdBindDescriptorSets(c, VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1,
                                 &k->bindings.set, 0, NULL);
         if (k->push)
-            vkCmdPushConstants(recorded, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, 4, &push);
-        vkCmdDispatch(recorded, groups, 1, 1);
-        barrier(recorded);
+            vkCmdPushConstants(c, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, 4, &push);
+        vkCmdDispatch(c, groups, 1, 1);
+        barrier(c);
     }
-    check(vkEndCommandBuffer(recorded), "vkEndCommandBuffer");
+    check(vkEndCommandBuffer(c), "vkEndCommandBuffer");
+    recorded[recorded_count++] = c;
     put_u32(0);
+    put_u32(recorded_count);
 }
 
-/* Writes, the recorded step if asked for, reads. */
+/* Writes, a recorded step (by its number, from 1 on) if one is asked for, reads. */
 static void answer_step(void) {
     uint32_t writes = get_u32();
     for (uint32_t i = 0; i < writes; i++) move_bytes(get_span(), 1);
     uint32_t run = get_u32(), reads = get_u32();
     Span *wanted = space(reads * sizeof *wanted);
     for (uint32_t i = 0; i < reads; i++) wanted[i] = get_span();
-    if (run && !recorded) fail("no step is recorded");
-    if (run) run_commands(recorded);
+    if (run > recorded_count) fail("there is no recorded step %u", run);
+    if (run) run_commands(recorded[run - 1]);
     put_u32(0);
     for (uint32_t i = 0; i < reads; i++) move_bytes(wanted[i], 0);
     free(wanted);
