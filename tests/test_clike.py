@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import floordiv, mod
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def lowered(dialect: Dialect) -> FragmentKernel:
 def test_a_dialect_says_all_there_is(dialect: Dialect) -> None:
     assert set(DTYPES) <= set(dialect.types)
     assert set(dialect.calls) == {
-        Fn.MIN, Fn.MAX, Fn.FMA, Fn.ABS, Fn.RINT, Fn.SQRT, Fn.EXP, Fn.DOT4,
+        Fn.MIN, Fn.MAX, Fn.FMA, Fn.ABS, Fn.RINT, Fn.SQRT, Fn.EXP, Fn.DOT4, Fn.IDIV, Fn.MOD,
     }  # fmt: skip
     both = [("f32", "i32"), ("f32", "u32"), ("i32", "u32"), ("i8", "u8")]
     assert set(dialect.bitcasts) >= {*both, *((b, a) for a, b in both)}
@@ -129,9 +130,9 @@ INTEGERS = st.recursive(
 def test_no_operator_binds_by_precedence(dialect: Dialect, e: Expr, a: int, b: int) -> None:
     """Read with Python's precedence, which differs from C's, the text has the same value."""
     text = Exprs(dialect, Names(dialect.reserved)).render(e)
-    names = {"a": a, "b": b, "int": int, "uint": int}
+    names = {"a": a, "b": b, "int": int, "uint": int, "div_ir": floordiv, "mod_ir": mod}
     env = {A: np.asarray(a, object), B: np.asarray(b, object)}
-    assert eval(text.replace("/", "//"), {}, names) == _value(e, env)
+    assert eval(text, {}, names) == _value(e, env)
 
 
 def _value(e: Expr, env: dict[Var, object]) -> int:

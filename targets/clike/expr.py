@@ -19,8 +19,6 @@ INFIX = {
     Fn.SUB: "-",
     Fn.MUL: "*",
     Fn.DIV: "/",
-    Fn.IDIV: "/",
-    Fn.MOD: "%",
     Fn.AND: "&",
     Fn.OR: "|",
     Fn.XOR: "^",

@@ -97,16 +97,17 @@ def _elements(r: Renderer, s: FoldRows, rows: Callable[[], _Rows]) -> None:
     apart = group.subgroup // s.split
     first, at, e = (r.names.fresh(n) for n in ("first", "at", "e"))
     lane, total = r.dialect.lane, r.elements(s.axes)
+    within = r.exprs.call(Fn.MOD, lane, str(apart))
     # All invocations of a subgroup take every turn together, as adding up needs them all: those
     # past the end do the last element once more.
     step = str(group.invocations // s.split)
     with r.counted(first, "0", total, step, r.dialect.rolled):
-        r.out.line(f"{index} {at} = {first} + {r.dialect.subgroup} * {apart} + {lane} % {apart};")
+        r.out.line(f"{index} {at} = {first} + {r.dialect.subgroup} * {apart} + {within};")
         r.out.line(f"{index} {e} = {r.exprs.call(Fn.MIN, at, f'{total} - 1')};")
         r.unravel(e, s.axes)
         own = rows()
         low = "" if s.lo == 0 else f"{r.exprs.bound(s.lo)} + "
-        own.add_up(f"{low}{lane} / {apart}", s.split)
+        own.add_up(low + r.exprs.call(Fn.IDIV, lane, str(apart)), s.split)
         own.join(apart)
         with r.out.block(f"if ({at} < {total} && {lane} < {apart})"):
             own.store()

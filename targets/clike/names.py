@@ -10,8 +10,8 @@ from speccc.ir.types import DTYPES
 
 # What the writer and the shared prelude say themselves, in every dialect.
 _WORDS = """
-    lane invocation workgroup workgroups exp_ir fma_ir half_value half_round value total
-    M N K INVOCATIONS SUBGROUPS Sizes
+    lane invocation workgroup workgroups exp_ir fma_ir div_ir mod_ir half_value half_round value
+    total M N K INVOCATIONS SUBGROUPS Sizes
 """
 _SIDES = {f"{side}_{kind}" for side in "MNK" for kind in DTYPES}
 OURS = frozenset(_WORDS.split()) | _SIDES

@@ -1,7 +1,7 @@
-"""Functions that a kernel's text may call in any dialect: e^x, and halves from and to floats.
+"""Functions that a kernel's text may call in any dialect: quotients, e^x, halves.
 
-They are built of sums, products and steps on bits that every device rounds alike, so no device's
-own e^x or half has a say in the result.
+Those of floats are built of sums, products and steps on bits that every device rounds alike, so no
+device's own e^x or half has a say in the result.
 """
 
 from __future__ import annotations
@@ -13,10 +13,26 @@ from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import literal
 from speccc.targets.clike.writer import Writer
 
+CALLS = {Fn.FMA: "fma_ir", Fn.EXP: "exp_ir", Fn.IDIV: "div_ir", Fn.MOD: "mod_ir"}
+"""What every dialect calls by these names; `fma_ir` is its own."""
+_OPERATORS = {Fn.IDIV: "/", Fn.MOD: "%"}
 
-def write_exp(out: Writer, dialect: Dialect) -> None:
-    """`exp_ir`, over the dialect's `fma_ir`."""
 
+def write_functions(out: Writer, dialect: Dialect) -> None:
+    """All of them, over the dialect's `fma_ir`."""
+    for write in (_quotients, _exp, _half_value, _half_round):
+        write(out, dialect)
+        out.line()
+
+
+def _quotients(out: Writer, dialect: Dialect) -> None:
+    out.line("// Of numbers that are not negative: that a sign might be there takes many steps.")
+    for fn, operator in _OPERATORS.items():
+        value = f"return int(uint(a) {operator} uint(b));"
+        out.line(f"{dialect.function}int {CALLS[fn]}(int a, int b) {{ {value} }}")
+
+
+def _exp(out: Writer, dialect: Dialect) -> None:
     def f(value: float) -> str:
         return literal(dialect, value, F32)
 
@@ -34,13 +50,6 @@ def write_exp(out: Writer, dialect: Dialect) -> None:
             out.line(f"p = fma_ir(p, r, {f(c)});")
         out.line(f"{exact}float scaled = p * {to_float}((int(whole) + 127) << 23);")
         out.line(f"return x < {f(EXP.low)} ? {f(0.0)} : scaled;")
-
-
-def write_half(out: Writer, dialect: Dialect) -> None:
-    """`half_value` of a half's bits, and `half_round` to the nearest half."""
-    _half_value(out, dialect)
-    out.line()
-    _half_round(out, dialect)
 
 
 def _half_value(out: Writer, dialect: Dialect) -> None:

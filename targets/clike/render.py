@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from speccc.errors import UnsupportedError
-from speccc.ir.expr import Var
+from speccc.ir.expr import Fn, Var
 from speccc.ir.fragment import (
     LANE_STMTS,
     FoldRows,
@@ -198,11 +198,11 @@ class Renderer:
 
     def unravel(self, e: str, axes: tuple[Axis, ...]) -> None:
         """The axes' variables of element `e`, the last axis fastest."""
-        index, rest = self.dialect.types["index"], e
+        index, call, rest = self.dialect.types["index"], self.exprs.call, e
         for n, a in reversed(list(enumerate(axes))):
             v, extent = self.exprs.variable(a.var), self._extent(a)
-            self.out.line(f"{index} {v} = {rest if n == 0 else f'{rest} % {extent}'};")
-            rest = f"{rest} / {extent}"
+            self.out.line(f"{index} {v} = {rest if n == 0 else call(Fn.MOD, rest, extent)};")
+            rest = call(Fn.IDIV, rest, extent)
 
     def _extent(self, a: Axis) -> str:
         text = self.exprs.bound(a.extent)

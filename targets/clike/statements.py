@@ -24,8 +24,11 @@ def _for(r: Renderer, s: For) -> None:
 
 def _share(r: Renderer, s: Share) -> None:
     extent = r.exprs.bound(s.extent)
-    lo = f"workgroup * ({extent}) / workgroups"
-    r.loop(s.var, lo, f"(workgroup + 1) * ({extent}) / workgroups", s.body)
+    lo, hi = (
+        r.exprs.call(Fn.IDIV, f"{first} * ({extent})", "workgroups")
+        for first in ("workgroup", "(workgroup + 1)")
+    )
+    r.loop(s.var, lo, hi, s.body)
 
 
 def _row_tiles(r: Renderer, s: RowTiles) -> None:

@@ -12,6 +12,7 @@ from speccc.ir.types import BF16
 from speccc.targets.clike.aligned import multiple
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
+from speccc.targets.clike.prelude import CALLS as SHARED_CALLS
 from speccc.targets.clike.render import Renderer
 from speccc.targets.metal.msl_prelude import BFLOAT, READS, prelude
 
@@ -27,13 +28,12 @@ TYPES = {
     "bool": "bool",
 }
 CALLS = {
+    **SHARED_CALLS,
     Fn.MIN: "min",
     Fn.MAX: "max",
-    Fn.FMA: "fma_ir",
     Fn.ABS: "abs",
     Fn.RINT: "rint",
     Fn.SQRT: "precise::sqrt",
-    Fn.EXP: "exp_ir",
     Fn.DOT4: "dot4_ir",
 }
 BITCASTS = {

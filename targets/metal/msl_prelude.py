@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from speccc.ir.types import DTYPES
 from speccc.targets.clike.dialect import Dialect
-from speccc.targets.clike.prelude import write_exp, write_half
+from speccc.targets.clike.prelude import write_functions
 from speccc.targets.clike.writer import Writer
 
 FMA = """\
@@ -72,10 +72,7 @@ def prelude(out: Writer, dialect: Dialect, read: Collection[str]) -> None:
     for text in (FMA, DOT4):
         out.lines(text)
         out.line()
-    write_exp(out, dialect)
-    out.line()
-    write_half(out, dialect)
-    out.line()
+    write_functions(out, dialect)
     for name in sorted(read):
         _reader(name, out)
         out.line()

@@ -12,7 +12,8 @@ from speccc.targets.clike.aligned import multiple
 from speccc.targets.clike.cpp_words import CPP
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
-from speccc.targets.clike.prelude import write_exp, write_half
+from speccc.targets.clike.prelude import CALLS as SHARED_CALLS
+from speccc.targets.clike.prelude import write_functions
 from speccc.targets.clike.render import Renderer
 
 MATRIX, PRELUDE = (
@@ -31,13 +32,12 @@ TYPES = {
     "bool": "bool",
 }
 CALLS = {
+    **SHARED_CALLS,
     Fn.MIN: "min_ir",
     Fn.MAX: "max_ir",
-    Fn.FMA: "fma_ir",
     Fn.ABS: "sycl::fabs",
     Fn.RINT: "sycl::rint",
     Fn.SQRT: "sycl::sqrt",
-    Fn.EXP: "exp_ir",
     Fn.DOT4: "dot4_ir",
 }
 BITCASTS = {
@@ -155,19 +155,16 @@ def _declarations(r: Renderer) -> None:
     out.line()
     out.lines(PRELUDE)
     out.line()
-    write_exp(out, r.dialect)
-    out.line()
-    write_half(out, r.dialect)
+    write_functions(out, r.dialect)
     for name in sorted({dtype.name for _, dtype in r.exprs.readers}):
         kind, value = READERS[name]
-        out.line()
         arguments = "template <int ALIGN, class Byte>"
         with out.block(f"{arguments} {kind} {name}_at(const Byte* p, int at)"):
             out.line(f"return {value};")
-    if any(isinstance(s, FragMma) for s in walk(r.kernel.body)):
         out.line()
+    if any(isinstance(s, FragMma) for s in walk(r.kernel.body)):
         out.lines(MATRIX)
-    out.line()
+        out.line()
     sizes = f"sub_group_size<{group.subgroup}>", f"work_group_size<{group.invocations}>"
     out.line(f'extern "C" {PROPERTY.format("nd_range_kernel<1>")}')
     for size in sizes:

@@ -19,6 +19,7 @@ from speccc.ir.tile import Buf, Mem
 from speccc.targets.clike.aligned import multiple
 from speccc.targets.clike.dialect import Dialect
 from speccc.targets.clike.expr import Exprs
+from speccc.targets.clike.prelude import CALLS as SHARED_CALLS
 from speccc.targets.clike.render import Renderer
 from speccc.targets.vulkan.glsl_prelude import Fma, byte_reader, prelude
 from speccc.targets.vulkan.glsl_words import RESERVED
@@ -35,14 +36,13 @@ TYPES = {
     "bool": "bool",
 }
 CALLS = {
+    **SHARED_CALLS,
     Fn.MIN: "min",
     Fn.MAX: "max",
     Fn.DOT4: "dotPacked4x8EXT",
-    Fn.FMA: "fma_ir",
     Fn.ABS: "abs",
     Fn.RINT: "roundEven",
     Fn.SQRT: "sqrt",
-    Fn.EXP: "exp_ir",
 }
 BITCASTS = {
     ("f32", "i32"): "floatBitsToInt",
@@ -103,7 +103,7 @@ def _reader(r: Exprs, e: LoadBytes, at: str, views: Views) -> str:
         if name is None:
             name = r.names.fresh_global(f"{r.buffer(e.buf)}_by_{size}")
             views[e.buf, size] = name
-        return WHOLE[e.dtype.name].format(f"{name}[{r.inner(e.at)} / {size}]")
+        return WHOLE[e.dtype.name].format(f"{name}[{r.call(Fn.IDIV, r.render(e.at), str(size))}]")
     key = (e.buf, e.dtype)
     if key not in r.readers:
         r.readers[key] = r.names.fresh_global(f"{r.buffer(e.buf)}_{e.dtype.name}_at")
@@ -134,9 +134,8 @@ def _declarations(r: Renderer, fma: Fma, sizes: tuple[Var, ...], views: Views) -
     out.line()
     prelude(out, fma, r.dialect)
     for (buf, dtype), name in r.exprs.readers.items():
-        out.line()
         byte_reader(r.exprs.buffer(buf), name, dtype, out)
-    out.line()
+        out.line()
 
 
 def _dots(r: Renderer) -> bool:

@@ -7,7 +7,7 @@ from enum import Enum
 from speccc.errors import UnsupportedError
 from speccc.ir.types import BF16, F16, F32, DType
 from speccc.targets.clike.dialect import Dialect
-from speccc.targets.clike.prelude import write_exp, write_half
+from speccc.targets.clike.prelude import write_functions
 from speccc.targets.clike.writer import Writer
 
 
@@ -94,6 +94,4 @@ def prelude(out: Writer, fma: Fma, dialect: Dialect) -> None:
     """The functions every kernel may call: a fused multiply-add, e^x, the value of a half."""
     out.lines(FMA_TEXT[fma])
     out.line()
-    write_exp(out, dialect)
-    out.line()
-    write_half(out, dialect)
+    write_functions(out, dialect)

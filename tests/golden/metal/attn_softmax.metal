@@ -1,5 +1,5 @@
 // attn_softmax for Metal, metal:m4, no matrix instruction, 2 subgroups of 32.
-// sha256 of what follows: 0c9699fba4869191
+// sha256 of what follows: 7b4b0f823539cdd8
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 #pragma METAL fp math_mode(safe)
@@ -28,6 +28,10 @@ static inline int dot4_ir(int a, int b) {
     char4 x = as_type<char4>(a), y = as_type<char4>(b);
     return int(x.x) * int(y.x) + int(x.y) * int(y.y) + int(x.z) * int(y.z) + int(x.w) * int(y.w);
 }
+
+// Of numbers that are not negative: that a sign might be there takes many steps.
+static inline int div_ir(int a, int b) { return int(uint(a) / uint(b)); }
+static inline int mod_ir(int a, int b) { return int(uint(a) % uint(b)); }
 
 // e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
 static inline float exp_ir(float x) {
@@ -90,7 +94,7 @@ kernel void attn_softmax(
     threadgroup float tail[64];
     threadgroup float partial[16];
     threadgroup float partial_2[16];
-    for (int unit = workgroup * (m * 6) / workgroups; unit < (workgroup + 1) * (m * 6) / workgroups; ++unit) {
+    for (int unit = div_ir(workgroup * (m * 6), workgroups); unit < div_ir((workgroup + 1) * (m * 6), workgroups); ++unit) {
         for (int e = invocation; e < 64; e += INVOCATIONS) {
             int z = e;
             float value = -1.0000000150474662e+30f;
@@ -99,8 +103,8 @@ kernel void attn_softmax(
         for (int e = invocation; e < 16; e += INVOCATIONS) {
             int lane_2 = e;
             float total = as_type<float>(0xff800000u);
-            for (int step = 0; step < ((length + 15) - lane_2) / 16; ++step) {
-                total = max(total, scores_6[((((unit / m) * m) + (unit % m)) * slots) + ((step * 16) + lane_2)]);
+            for (int step = 0; step < div_ir((length + 15) - lane_2, 16); ++step) {
+                total = max(total, scores_6[(((div_ir(unit, m) * m) + mod_ir(unit, m)) * slots) + ((step * 16) + lane_2)]);
             }
             partial[lane_2] = total;
         }
@@ -109,9 +113,9 @@ kernel void attn_softmax(
             float value = max(max(max(max(partial[0], partial[8]), max(partial[4], partial[12])), max(max(partial[2], partial[10]), max(partial[6], partial[14]))), max(max(max(partial[1], partial[9]), max(partial[5], partial[13])), max(max(partial[3], partial[11]), max(partial[7], partial[15]))));
             top[0] = value;
         }
-        for (int d = 0; d < int(depth[unit % m]) + 1; ++d) {
+        for (int d = 0; d < int(depth[mod_ir(unit, m)]) + 1; ++d) {
             if (invocation == 0) {
-                float value = scores_6[((((unit / m) * m) + (unit % m)) * slots) + (length + int(path[((unit % m) * 64) + d]))];
+                float value = scores_6[(((div_ir(unit, m) * m) + mod_ir(unit, m)) * slots) + (length + int(path[(mod_ir(unit, m) * 64) + d]))];
                 tail[d] = value;
             }
             if (invocation == 0) {
@@ -124,30 +128,30 @@ kernel void attn_softmax(
             float value = 0.0f;
             part[y] = value;
         }
-        for (int t = 0; t < length / 16; ++t) {
+        for (int t = 0; t < div_ir(length, 16); ++t) {
             threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int j = e;
-                float value = exp_ir(scores_6[((((unit / m) * m) + (unit % m)) * slots) + ((t * 16) + j)] - top[0]);
-                scores_6[((((unit / m) * m) + (unit % m)) * slots) + ((t * 16) + j)] = value;
+                float value = exp_ir(scores_6[(((div_ir(unit, m) * m) + mod_ir(unit, m)) * slots) + ((t * 16) + j)] - top[0]);
+                scores_6[(((div_ir(unit, m) * m) + mod_ir(unit, m)) * slots) + ((t * 16) + j)] = value;
             }
             threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int l = e;
-                float value = part[l] + scores_6[((((unit / m) * m) + (unit % m)) * slots) + ((t * 16) + l)];
+                float value = part[l] + scores_6[(((div_ir(unit, m) * m) + mod_ir(unit, m)) * slots) + ((t * 16) + l)];
                 part[l] = value;
             }
         }
-        for (int u = length / 16; u < (((length + 15) / 16) * 16) / 16; ++u) {
+        for (int u = div_ir(length, 16); u < div_ir(div_ir(length + 15, 16) * 16, 16); ++u) {
             threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int j = e;
-                float value = exp_ir(scores_6[((((unit / m) * m) + (unit % m)) * slots) + ((u * 16) + j)] - top[0]);
-                scores_6[((((unit / m) * m) + (unit % m)) * slots) + ((u * 16) + j)] = value;
+                float value = exp_ir(scores_6[(((div_ir(unit, m) * m) + mod_ir(unit, m)) * slots) + ((u * 16) + j)] - top[0]);
+                scores_6[(((div_ir(unit, m) * m) + mod_ir(unit, m)) * slots) + ((u * 16) + j)] = value;
             }
         }
         threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-        for (int e = invocation; e < ((((int(depth[unit % m]) + 1) + 15) / 16) * 16); e += INVOCATIONS) {
+        for (int e = invocation; e < (div_ir((int(depth[mod_ir(unit, m)]) + 1) + 15, 16) * 16); e += INVOCATIONS) {
             int d = e;
             float value = exp_ir(tail[d] - top[0]);
             tail[d] = value;
@@ -155,32 +159,32 @@ kernel void attn_softmax(
         for (int e = invocation; e < m; e += INVOCATIONS) {
             int z = e;
             float value = 0.0f;
-            scores_6[((((unit / m) * m) + (unit % m)) * slots) + (length + z)] = value;
+            scores_6[(((div_ir(unit, m) * m) + mod_ir(unit, m)) * slots) + (length + z)] = value;
         }
         threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-        for (int d = 0; d < int(depth[unit % m]) + 1; ++d) {
+        for (int d = 0; d < int(depth[mod_ir(unit, m)]) + 1; ++d) {
             if (invocation == 0) {
                 float value = tail[d];
-                scores_6[((((unit / m) * m) + (unit % m)) * slots) + (length + int(path[((unit % m) * 64) + d]))] = value;
+                scores_6[(((div_ir(unit, m) * m) + mod_ir(unit, m)) * slots) + (length + int(path[(mod_ir(unit, m) * 64) + d]))] = value;
             }
         }
-        for (int s = (length / 16) * 16; s < length; ++s) {
+        for (int s = div_ir(length, 16) * 16; s < length; ++s) {
             if (invocation == 0) {
-                float value = part[s % 16] + scores_6[((((unit / m) * m) + (unit % m)) * slots) + s];
-                part[s % 16] = value;
+                float value = part[mod_ir(s, 16)] + scores_6[(((div_ir(unit, m) * m) + mod_ir(unit, m)) * slots) + s];
+                part[mod_ir(s, 16)] = value;
             }
         }
-        for (int d = 0; d < int(depth[unit % m]) + 1; ++d) {
+        for (int d = 0; d < int(depth[mod_ir(unit, m)]) + 1; ++d) {
             if (invocation == 0) {
-                float value = part[(length + d) % 16] + tail[d];
-                part[(length + d) % 16] = value;
+                float value = part[mod_ir(length + d, 16)] + tail[d];
+                part[mod_ir(length + d, 16)] = value;
             }
         }
         threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
         for (int e = invocation; e < 16; e += INVOCATIONS) {
             int lane_2 = e;
             float total = 0.0f;
-            for (int step = 0; step < (31 - lane_2) / 16; ++step) {
+            for (int step = 0; step < div_ir(31 - lane_2, 16); ++step) {
                 total = total + part[(step * 16) + lane_2];
             }
             partial_2[lane_2] = total;
@@ -192,7 +196,7 @@ kernel void attn_softmax(
         }
         if (invocation == 0) {
             float value = 1.0f / sum[0];
-            attn_inverse_4[((unit / m) * m) + (unit % m)] = value;
+            attn_inverse_4[(div_ir(unit, m) * m) + mod_ir(unit, m)] = value;
         }
     }
 }

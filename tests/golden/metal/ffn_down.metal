@@ -1,5 +1,5 @@
 // ffn_down for Metal, metal:m4, f16*f16->f32 8x8x8, 2 subgroups of 32.
-// sha256 of what follows: 6f311003e553d0e0
+// sha256 of what follows: b989744adba3c0c8
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 #pragma METAL fp math_mode(safe)
@@ -29,6 +29,10 @@ static inline int dot4_ir(int a, int b) {
     char4 x = as_type<char4>(a), y = as_type<char4>(b);
     return int(x.x) * int(y.x) + int(x.y) * int(y.y) + int(x.z) * int(y.z) + int(x.w) * int(y.w);
 }
+
+// Of numbers that are not negative: that a sign might be there takes many steps.
+static inline int div_ir(int a, int b) { return int(uint(a) / uint(b)); }
+static inline int mod_ir(int a, int b) { return int(uint(a) % uint(b)); }
 
 // e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
 static inline float exp_ir(float x) {
@@ -106,7 +110,7 @@ kernel void ffn_down(
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = as_type<float>(0xff800000u);
-                for (int step = 0; step < (47 - lane_2) / 16; ++step) {
+                for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
                     total = max(total, abs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step * 16) + lane_2))]));
                 }
                 partial[lane_2] = total;
@@ -141,7 +145,7 @@ kernel void ffn_down(
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 int total = 0;
-                for (int step = 0; step < (47 - lane_2) / 16; ++step) {
+                for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
                     total = total + int(xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + ((step * 16) + lane_2))]);
                 }
                 partial_2[lane_2] = total;
@@ -159,32 +163,32 @@ kernel void ffn_down(
             xm[workgroup * (m * 5) + (r * 5) + b] = value;
         }
     }
-    for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
-        for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
+    for (int panel = div_ir(workgroup * (6), workgroups); panel < div_ir((workgroup + 1) * (6), workgroups); ++panel) {
+        for (int row_tile = 0; row_tile < div_ir(m + 31, 32); ++row_tile) {
             for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int j = e % 16;
-                int i = e / 16;
+                int j = mod_ir(e, 16);
+                int i = div_ir(e, 16);
                 float value = 0.0f;
                 acc0[(i * 16) + j] = value;
             }
-            for (int few = 0; few < min(4 / min(m - (row_tile * 32), 32), 1); ++few) {
+            for (int few = 0; few < min(div_ir(4, min(m - (row_tile * 32), 32)), 1); ++few) {
                 for (int chunk = 0; chunk < 1; ++chunk) {
                     for (int e = invocation; e < 5 * (min(m - (row_tile * 32), 32)) * 8; e += INVOCATIONS) {
-                        int q = e % 8;
-                        int i = e / 8 % (min(m - (row_tile * 32), 32));
-                        int u = e / 8 / (min(m - (row_tile * 32), 32));
+                        int q = mod_ir(e, 8);
+                        int i = mod_ir(div_ir(e, 8), (min(m - (row_tile * 32), 32)));
+                        int u = div_ir(div_ir(e, 8), (min(m - (row_tile * 32), 32)));
                         int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << uint(8)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << uint(16)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)])) << uint(24)));
                         x_words[(((u * 4) + i) * 8) + q] = value;
                     }
                     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
                     if (min(m - (row_tile * 32), 32) <= 1) {
                         for (int first = 0; first < 5 * 16; first += 32) {
-                            int at = first + int(simdgroup_number) * 16 + int(lane_number) % 16;
+                            int at = first + int(simdgroup_number) * 16 + mod_ir(int(lane_number), 16);
                             int e = min(at, 5 * 16 - 1);
-                            int j = e % 16;
-                            int v = e / 16;
+                            int j = mod_ir(e, 16);
+                            int v = div_ir(e, 16);
                             int sum_0 = 0;
-                            for (int q = int(lane_number) / 16; q < 4; q += 2) {
+                            for (int q = div_ir(int(lane_number), 16); q < 4; q += 2) {
                                 int codes = *(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))));
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
@@ -198,12 +202,12 @@ kernel void ffn_down(
                     }
                     else if (min(m - (row_tile * 32), 32) <= 2) {
                         for (int first = 0; first < 5 * 16; first += 32) {
-                            int at = first + int(simdgroup_number) * 16 + int(lane_number) % 16;
+                            int at = first + int(simdgroup_number) * 16 + mod_ir(int(lane_number), 16);
                             int e = min(at, 5 * 16 - 1);
-                            int j = e % 16;
-                            int v = e / 16;
+                            int j = mod_ir(e, 16);
+                            int v = div_ir(e, 16);
                             int sum_0 = 0, sum_1 = 0;
-                            for (int q = int(lane_number) / 16; q < 4; q += 2) {
+                            for (int q = div_ir(int(lane_number), 16); q < 4; q += 2) {
                                 int codes = *(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))));
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
@@ -220,12 +224,12 @@ kernel void ffn_down(
                     }
                     else {
                         for (int first = 0; first < 5 * 16; first += 32) {
-                            int at = first + int(simdgroup_number) * 16 + int(lane_number) % 16;
+                            int at = first + int(simdgroup_number) * 16 + mod_ir(int(lane_number), 16);
                             int e = min(at, 5 * 16 - 1);
-                            int j = e % 16;
-                            int v = e / 16;
+                            int j = mod_ir(e, 16);
+                            int v = div_ir(e, 16);
                             int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
-                            for (int q = int(lane_number) / 16; q < 4; q += 2) {
+                            for (int q = div_ir(int(lane_number), 16); q < 4; q += 2) {
                                 int codes = *(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))));
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
@@ -248,8 +252,8 @@ kernel void ffn_down(
                     }
                     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
                     for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                        int j = e % 16;
-                        int i = e / 16;
+                        int j = mod_ir(e, 16);
+                        int i = div_ir(e, 16);
                         float sum = acc0[(i * 16) + j];
                         for (int v = 0; v < 5; ++v) {
                             sum = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 4) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2))))), sum));
@@ -258,44 +262,44 @@ kernel void ffn_down(
                     }
                 }
             }
-            for (int many = min(4 / min(m - (row_tile * 32), 32), 1); many < 1; ++many) {
+            for (int many = min(div_ir(4, min(m - (row_tile * 32), 32)), 1); many < 1; ++many) {
                 for (int b = 0; b < 5; ++b) {
                     for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
-                        int t = e % 32;
-                        int j = e / 32;
-                        half value = half((int(uint(int(weights[((64256 + (panel * 1600)) + (b * 320)) + ((((t / 4) % 4) * 64) + ((j * 4) + (t % 4)))])) >> uint(int(((t / 4) / 4) * 4)))) & 15);
+                        int t = mod_ir(e, 32);
+                        int j = div_ir(e, 32);
+                        half value = half((int(uint(int(weights[((64256 + (panel * 1600)) + (b * 320)) + ((mod_ir(div_ir(t, 4), 4) * 64) + ((j * 4) + mod_ir(t, 4)))])) >> uint(int(div_ir(div_ir(t, 4), 4) * 4)))) & 15);
                         w_tile[(j * 32) + t] = value;
                     }
-                    for (int e = invocation; e < (((min(m - (row_tile * 32), 32) + 7) / 8) * 8) * 32; e += INVOCATIONS) {
-                        int t = e % 32;
-                        int i = e / 32;
+                    for (int e = invocation; e < (div_ir(min(m - (row_tile * 32), 32) + 7, 8) * 8) * 32; e += INVOCATIONS) {
+                        int t = mod_ir(e, 32);
+                        int i = div_ir(e, 32);
                         half value = (i < min(m - (row_tile * 32), 32)) ? half(xq[workgroup * (m * 160) + (((row_tile * 32) + min(i, min(m - (row_tile * 32), 32) - 1)) * 160) + ((b * 32) + t)]) : half(0.0f);
                         x_tile[(i * 32) + t] = value;
                     }
                     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-                    for (int part = int(simdgroup_number); part < ((min(m - (row_tile * 32), 32) + 7) / 8) * 2; part += SUBGROUPS) {
+                    for (int part = int(simdgroup_number); part < div_ir(min(m - (row_tile * 32), 32) + 7, 8) * 2; part += SUBGROUPS) {
                         simdgroup_matrix<float, 8, 8> frag_c;
                         frag_c = make_filled_simdgroup_matrix<float, 8, 8>(float(0));
                         simdgroup_matrix<half, 8, 8> frag_a;
-                        simdgroup_load(frag_a, &x_tile[((part / 2) * 8) * 32], 32, ulong2(0, 0), false);
+                        simdgroup_load(frag_a, &x_tile[(div_ir(part, 2) * 8) * 32], 32, ulong2(0, 0), false);
                         simdgroup_matrix<half, 8, 8> frag_b;
-                        simdgroup_load(frag_b, &w_tile[((part % 2) * 8) * 32], 32, ulong2(0, 0), true);
+                        simdgroup_load(frag_b, &w_tile[(mod_ir(part, 2) * 8) * 32], 32, ulong2(0, 0), true);
                         simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
-                        simdgroup_load(frag_a, &x_tile[(((part / 2) * 8) * 32) + 8], 32, ulong2(0, 0), false);
-                        simdgroup_load(frag_b, &w_tile[(((part % 2) * 8) * 32) + 8], 32, ulong2(0, 0), true);
+                        simdgroup_load(frag_a, &x_tile[((div_ir(part, 2) * 8) * 32) + 8], 32, ulong2(0, 0), false);
+                        simdgroup_load(frag_b, &w_tile[((mod_ir(part, 2) * 8) * 32) + 8], 32, ulong2(0, 0), true);
                         simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
-                        simdgroup_load(frag_a, &x_tile[(((part / 2) * 8) * 32) + 16], 32, ulong2(0, 0), false);
-                        simdgroup_load(frag_b, &w_tile[(((part % 2) * 8) * 32) + 16], 32, ulong2(0, 0), true);
+                        simdgroup_load(frag_a, &x_tile[((div_ir(part, 2) * 8) * 32) + 16], 32, ulong2(0, 0), false);
+                        simdgroup_load(frag_b, &w_tile[((mod_ir(part, 2) * 8) * 32) + 16], 32, ulong2(0, 0), true);
                         simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
-                        simdgroup_load(frag_a, &x_tile[(((part / 2) * 8) * 32) + 24], 32, ulong2(0, 0), false);
-                        simdgroup_load(frag_b, &w_tile[(((part % 2) * 8) * 32) + 24], 32, ulong2(0, 0), true);
+                        simdgroup_load(frag_a, &x_tile[((div_ir(part, 2) * 8) * 32) + 24], 32, ulong2(0, 0), false);
+                        simdgroup_load(frag_b, &w_tile[((mod_ir(part, 2) * 8) * 32) + 24], 32, ulong2(0, 0), true);
                         simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
-                        simdgroup_store(frag_c, &dots[(((part / 2) * 8) * 16) + ((part % 2) * 8)], 16, ulong2(0, 0), false);
+                        simdgroup_store(frag_c, &dots[((div_ir(part, 2) * 8) * 16) + (mod_ir(part, 2) * 8)], 16, ulong2(0, 0), false);
                     }
                     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
                     for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                        int j = e % 16;
-                        int i = e / 16;
+                        int j = mod_ir(e, 16);
+                        int i = div_ir(e, 16);
                         float value = fma_ir(half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (b * 320)) + 288) + (j * 2))))), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b], fma_ir(float(int(dots[(i * 16) + j])), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b] * half_value(uint(*(device const ushort*)(weights + ((((64256 + (panel * 1600)) + (b * 320)) + 256) + (j * 2))))), acc0[(i * 16) + j]));
                         acc0[(i * 16) + j] = value;
                     }
@@ -303,8 +307,8 @@ kernel void ffn_down(
             }
             threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int j = e % 16;
-                int i = e / 16;
+                int j = mod_ir(e, 16);
+                int i = div_ir(e, 16);
                 float value = attn_output_5[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];
                 ffn_down_7[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] = value;
             }

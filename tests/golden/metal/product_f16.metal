@@ -1,5 +1,5 @@
 // product for Metal, f16*f16->f32 8x8x8, 2 subgroups of 32.
-// sha256 of what follows: 22e6cd4cd1483bb1
+// sha256 of what follows: dedcf534977a372a
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 #pragma METAL fp math_mode(safe)
@@ -24,6 +24,10 @@ static inline int dot4_ir(int a, int b) {
     char4 x = as_type<char4>(a), y = as_type<char4>(b);
     return int(x.x) * int(y.x) + int(x.y) * int(y.y) + int(x.z) * int(y.z) + int(x.w) * int(y.w);
 }
+
+// Of numbers that are not negative: that a sign might be there takes many steps.
+static inline int div_ir(int a, int b) { return int(uint(a) / uint(b)); }
+static inline int mod_ir(int a, int b) { return int(uint(a) % uint(b)); }
 
 // e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
 static inline float exp_ir(float x) {
@@ -78,52 +82,52 @@ kernel void product(
     threadgroup half w_floats[1024];
     threadgroup float float_sums[512];
     threadgroup float acc[512];
-    for (int panel = workgroup * (2) / workgroups; panel < (workgroup + 1) * (2) / workgroups; ++panel) {
-        for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
+    for (int panel = div_ir(workgroup * (2), workgroups); panel < div_ir((workgroup + 1) * (2), workgroups); ++panel) {
+        for (int row_tile = 0; row_tile < div_ir(m + 31, 32); ++row_tile) {
             for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int v = e % 16;
-                int u = e / 16;
+                int v = mod_ir(e, 16);
+                int u = div_ir(e, 16);
                 float value = 0.0f;
                 acc[(u * 16) + v] = value;
             }
             for (int chunk = 0; chunk < 2; ++chunk) {
-                for (int e = invocation; e < (((min(100 - (chunk * 64), 64) + 7) / 8) * 8) * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int t = e / 16;
+                for (int e = invocation; e < (div_ir(min(100 - (chunk * 64), 64) + 7, 8) * 8) * 16; e += INVOCATIONS) {
+                    int j = mod_ir(e, 16);
+                    int t = div_ir(e, 16);
                     half value = (t < min(100 - (chunk * 64), 64)) ? half(half_value(uint(*(device const ushort*)(w + ((panel * 3200) + (((((chunk * 64) + min(t, min(100 - (chunk * 64), 64) - 1)) * 16) + j) * 2)))))) : half(0.0f);
                     w_floats[(t * 16) + j] = value;
                 }
-                for (int e = invocation; e < (((min(m - (row_tile * 32), 32) + 7) / 8) * 8) * (((min(100 - (chunk * 64), 64) + 7) / 8) * 8); e += INVOCATIONS) {
-                    int t = e % (((min(100 - (chunk * 64), 64) + 7) / 8) * 8);
-                    int i = e / (((min(100 - (chunk * 64), 64) + 7) / 8) * 8);
+                for (int e = invocation; e < (div_ir(min(m - (row_tile * 32), 32) + 7, 8) * 8) * (div_ir(min(100 - (chunk * 64), 64) + 7, 8) * 8); e += INVOCATIONS) {
+                    int t = mod_ir(e, (div_ir(min(100 - (chunk * 64), 64) + 7, 8) * 8));
+                    int i = div_ir(e, (div_ir(min(100 - (chunk * 64), 64) + 7, 8) * 8));
                     half value = (i < min(m - (row_tile * 32), 32)) ? ((t < min(100 - (chunk * 64), 64)) ? half(half_round(x[(((row_tile * 32) + min(i, min(m - (row_tile * 32), 32) - 1)) * 100) + ((chunk * 64) + min(t, min(100 - (chunk * 64), 64) - 1))])) : half(0.0f)) : half(0.0f);
                     x_floats[(i * 64) + t] = value;
                 }
                 threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-                for (int part = int(simdgroup_number); part < ((min(m - (row_tile * 32), 32) + 7) / 8) * 2; part += SUBGROUPS) {
+                for (int part = int(simdgroup_number); part < div_ir(min(m - (row_tile * 32), 32) + 7, 8) * 2; part += SUBGROUPS) {
                     simdgroup_matrix<float, 8, 8> frag_c;
                     frag_c = make_filled_simdgroup_matrix<float, 8, 8>(float(0));
-                    for (int step = 0; step < (min(100 - (chunk * 64), 64) + 7) / 8; ++step) {
+                    for (int step = 0; step < div_ir(min(100 - (chunk * 64), 64) + 7, 8); ++step) {
                         simdgroup_matrix<half, 8, 8> frag_a;
-                        simdgroup_load(frag_a, &x_floats[(((part / 2) * 8) * 64) + (step * 8)], 64, ulong2(0, 0), false);
+                        simdgroup_load(frag_a, &x_floats[((div_ir(part, 2) * 8) * 64) + (step * 8)], 64, ulong2(0, 0), false);
                         simdgroup_matrix<half, 8, 8> frag_b;
-                        simdgroup_load(frag_b, &w_floats[((step * 8) * 16) + ((part % 2) * 8)], 16, ulong2(0, 0), false);
+                        simdgroup_load(frag_b, &w_floats[((step * 8) * 16) + (mod_ir(part, 2) * 8)], 16, ulong2(0, 0), false);
                         simdgroup_multiply_accumulate(frag_c, frag_a, frag_b, frag_c);
                     }
-                    simdgroup_store(frag_c, &float_sums[(((part / 2) * 8) * 16) + ((part % 2) * 8)], 16, ulong2(0, 0), false);
+                    simdgroup_store(frag_c, &float_sums[((div_ir(part, 2) * 8) * 16) + (mod_ir(part, 2) * 8)], 16, ulong2(0, 0), false);
                 }
                 threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
                 for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int i = e / 16;
+                    int j = mod_ir(e, 16);
+                    int i = div_ir(e, 16);
                     float value = acc[(i * 16) + j] + float_sums[(i * 16) + j];
                     acc[(i * 16) + j] = value;
                 }
             }
             threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
             for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int s = e % 16;
-                int r = e / 16;
+                int s = mod_ir(e, 16);
+                int r = div_ir(e, 16);
                 float value = acc[(r * 16) + s];
                 y[(((row_tile * 32) + r) * 32) + ((panel * 16) + s)] = value;
             }

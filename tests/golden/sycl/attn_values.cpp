@@ -1,5 +1,5 @@
 // attn_values for SYCL, sycl:bmg, no matrix instruction, 4 subgroups of 16.
-// sha256 of what follows: 064ef0fe274665f3
+// sha256 of what follows: 339529d2f280256d
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -56,6 +56,10 @@ template <class T, int ALIGN, class Byte> T bytes_at(const Byte* p, int at) {
     return value;
 }
 
+// Of numbers that are not negative: that a sign might be there takes many steps.
+inline int div_ir(int a, int b) { return int(uint(a) / uint(b)); }
+inline int mod_ir(int a, int b) { return int(uint(a) % uint(b)); }
+
 // e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
 inline float exp_ir(float x) {
     float held = max_ir(min_ir(x, 88.0f), -87.0f);
@@ -108,91 +112,91 @@ void attn_values(const half* v_cache, float* attn_out_3, const float* scores_6, 
     const int workgroup = int(item.get_group_linear_id());
     const int workgroups = int(item.get_group_range(0));
     syclexp::work_group_static<float[512]> acc;
-    ROLLED for (int unit = workgroup * (3) / workgroups; unit < (workgroup + 1) * (3) / workgroups; ++unit) {
-        ROLLED for (int row_tile = 0; row_tile < ((m * 2) + 31) / 32; ++row_tile) {
+    ROLLED for (int unit = div_ir(workgroup * (3), workgroups); unit < div_ir((workgroup + 1) * (3), workgroups); ++unit) {
+        ROLLED for (int row_tile = 0; row_tile < div_ir((m * 2) + 31, 32); ++row_tile) {
             ROLLED for (int e = invocation; e < (min_ir((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int j = e % 16;
-                int i = e / 16;
+                int j = mod_ir(e, 16);
+                int i = div_ir(e, 16);
                 float value = 0.0f;
                 acc[(i * 16) + j] = value;
             }
             sycl::group_barrier(item.get_group());
-            if ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 1) {
+            if (div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) <= 1) {
                 ROLLED for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int part = e / 16;
+                    int j = mod_ir(e, 16);
+                    int part = div_ir(e, 16);
                     float sum_0 = 0.0f;
                     for (int k = 0; k < length + m; ++k) {
-                        float shared = float(v_cache[((((unit + (unit % 1)) * slots) + k) * 16) + j]);
-                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_0);
+                        float shared = float(v_cache[((((unit + mod_ir(unit, 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_0);
                     }
                     if (part < min_ir((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
                 }
             }
-            else if ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 2) {
+            else if (div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) <= 2) {
                 ROLLED for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int part = e / 16;
+                    int j = mod_ir(e, 16);
+                    int part = div_ir(e, 16);
                     float sum_0 = 0.0f, sum_1 = 0.0f;
                     for (int k = 0; k < length + m; ++k) {
-                        float shared = float(v_cache[((((unit + (unit % 1)) * slots) + k) * 16) + j]);
-                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_0);
-                        sum_1 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_1);
+                        float shared = float(v_cache[((((unit + mod_ir(unit, 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_0);
+                        sum_1 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_1);
                     }
                     if (part < min_ir((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
                     if ((4 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((4 + part) * 16) + j] = sum_1;
                 }
             }
-            else if ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 4) {
+            else if (div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) <= 4) {
                 ROLLED for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int part = e / 16;
+                    int j = mod_ir(e, 16);
+                    int part = div_ir(e, 16);
                     float sum_0 = 0.0f, sum_1 = 0.0f, sum_2 = 0.0f, sum_3 = 0.0f;
                     for (int k = 0; k < length + m; ++k) {
-                        float shared = float(v_cache[((((unit + (unit % 1)) * slots) + k) * 16) + j]);
-                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_0);
-                        sum_1 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_1);
-                        sum_2 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_2);
-                        sum_3 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir((min_ir(3, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir((min_ir(3, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_3);
+                        float shared = float(v_cache[((((unit + mod_ir(unit, 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_0);
+                        sum_1 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_1);
+                        sum_2 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_2);
+                        sum_3 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir((min_ir(3, div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir((min_ir(3, div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_3);
                     }
                     if (part < min_ir((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
                     if ((4 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((4 + part) * 16) + j] = sum_1;
                     if ((8 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((8 + part) * 16) + j] = sum_2;
-                    if (3 < (min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 && (12 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((12 + part) * 16) + j] = sum_3;
+                    if (3 < div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) && (12 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((12 + part) * 16) + j] = sum_3;
                 }
             }
             else {
                 ROLLED for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int part = e / 16;
+                    int j = mod_ir(e, 16);
+                    int part = div_ir(e, 16);
                     float sum_0 = 0.0f, sum_1 = 0.0f, sum_2 = 0.0f, sum_3 = 0.0f, sum_4 = 0.0f, sum_5 = 0.0f, sum_6 = 0.0f, sum_7 = 0.0f;
                     for (int k = 0; k < length + m; ++k) {
-                        float shared = float(v_cache[((((unit + (unit % 1)) * slots) + k) * 16) + j]);
-                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_0);
-                        sum_1 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_1);
-                        sum_2 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_2);
-                        sum_3 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(12 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(12 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_3);
-                        sum_4 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir(16 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir(16 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_4);
-                        sum_5 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir((min_ir(5, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir((min_ir(5, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_5);
-                        sum_6 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir((min_ir(6, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir((min_ir(6, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_6);
-                        sum_7 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min_ir((min_ir(7, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min_ir((min_ir(7, ((min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared, sum_7);
+                        float shared = float(v_cache[((((unit + mod_ir(unit, 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir(part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_0);
+                        sum_1 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir(4 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_1);
+                        sum_2 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir(8 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_2);
+                        sum_3 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir(12 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir(12 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_3);
+                        sum_4 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir(16 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir(16 + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_4);
+                        sum_5 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir((min_ir(5, div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir((min_ir(5, div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_5);
+                        sum_6 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir((min_ir(6, div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir((min_ir(6, div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_6);
+                        sum_7 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min_ir((min_ir(7, div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min_ir((min_ir(7, div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min_ir((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared, sum_7);
                     }
                     if (part < min_ir((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
                     if ((4 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((4 + part) * 16) + j] = sum_1;
                     if ((8 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((8 + part) * 16) + j] = sum_2;
                     if ((12 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((12 + part) * 16) + j] = sum_3;
                     if ((16 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((16 + part) * 16) + j] = sum_4;
-                    if (5 < (min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 && (20 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((20 + part) * 16) + j] = sum_5;
-                    if (6 < (min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 && (24 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((24 + part) * 16) + j] = sum_6;
-                    if (7 < (min_ir((m * 2) - (row_tile * 32), 32) + 3) / 4 && (28 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((28 + part) * 16) + j] = sum_7;
+                    if (5 < div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) && (20 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((20 + part) * 16) + j] = sum_5;
+                    if (6 < div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) && (24 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((24 + part) * 16) + j] = sum_6;
+                    if (7 < div_ir(min_ir((m * 2) - (row_tile * 32), 32) + 3, 4) && (28 + part) < min_ir((m * 2) - (row_tile * 32), 32)) acc[((28 + part) * 16) + j] = sum_7;
                 }
             }
             sycl::group_barrier(item.get_group());
             ROLLED for (int e = invocation; e < (min_ir((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int j = e % 16;
-                int i = e / 16;
-                float value = acc[(i * 16) + j] * attn_inverse_4[(((unit * 2) + (((row_tile * 32) + i) / m)) * m) + (((row_tile * 32) + i) % m)];
-                attn_out_3[((((row_tile * 32) + i) % m) * 96) + ((((unit * 2) + (((row_tile * 32) + i) / m)) * 16) + (((unit % 1) * 16) + j))] = value;
+                int j = mod_ir(e, 16);
+                int i = div_ir(e, 16);
+                float value = acc[(i * 16) + j] * attn_inverse_4[(((unit * 2) + div_ir((row_tile * 32) + i, m)) * m) + mod_ir((row_tile * 32) + i, m)];
+                attn_out_3[(mod_ir((row_tile * 32) + i, m) * 96) + ((((unit * 2) + div_ir((row_tile * 32) + i, m)) * 16) + ((mod_ir(unit, 1) * 16) + j))] = value;
             }
         }
     }

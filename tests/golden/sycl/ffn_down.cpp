@@ -1,5 +1,5 @@
 // ffn_down for SYCL, sycl:bmg, i8*i8->i32 8x16x32, 4 subgroups of 16.
-// sha256 of what follows: 541046e1e4c783e5
+// sha256 of what follows: 353181a62de65704
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -56,6 +56,10 @@ template <class T, int ALIGN, class Byte> T bytes_at(const Byte* p, int at) {
     __builtin_memcpy(&value, __builtin_assume_aligned(p + at, ALIGN), sizeof(T));
     return value;
 }
+
+// Of numbers that are not negative: that a sign might be there takes many steps.
+inline int div_ir(int a, int b) { return int(uint(a) / uint(b)); }
+inline int mod_ir(int a, int b) { return int(uint(a) % uint(b)); }
 
 // e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
 inline float exp_ir(float x) {
@@ -232,7 +236,7 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
             ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);
-                for (int step = 0; step < (47 - lane_2) / 16; ++step) {
+                for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
                     total = max_ir(total, sycl::fabs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step * 16) + lane_2))]));
                 }
                 partial[lane_2] = total;
@@ -267,7 +271,7 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
             ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 int total = 0;
-                for (int step = 0; step < (47 - lane_2) / 16; ++step) {
+                for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
                     total = total + int(xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + ((step * 16) + lane_2))]);
                 }
                 partial_2[lane_2] = total;
@@ -285,28 +289,28 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
             xm[workgroup * (m * 5) + (r * 5) + b] = value;
         }
     }
-    ROLLED for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
-        ROLLED for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
+    ROLLED for (int panel = div_ir(workgroup * (6), workgroups); panel < div_ir((workgroup + 1) * (6), workgroups); ++panel) {
+        ROLLED for (int row_tile = 0; row_tile < div_ir(m + 31, 32); ++row_tile) {
             ROLLED for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int j = e % 16;
-                int i = e / 16;
+                int j = mod_ir(e, 16);
+                int i = div_ir(e, 16);
                 float value = 0.0f;
                 acc0[(i * 16) + j] = value;
             }
-            ROLLED for (int few = 0; few < min_ir(8 / min_ir(m - (row_tile * 32), 32), 1); ++few) {
+            ROLLED for (int few = 0; few < min_ir(div_ir(8, min_ir(m - (row_tile * 32), 32)), 1); ++few) {
                 ROLLED for (int chunk = 0; chunk < 1; ++chunk) {
                     ROLLED for (int e = invocation; e < 5 * (min_ir(m - (row_tile * 32), 32)) * 8; e += INVOCATIONS) {
-                        int q = e % 8;
-                        int i = e / 8 % (min_ir(m - (row_tile * 32), 32));
-                        int u = e / 8 / (min_ir(m - (row_tile * 32), 32));
+                        int q = mod_ir(e, 8);
+                        int i = mod_ir(div_ir(e, 8), (min_ir(m - (row_tile * 32), 32)));
+                        int u = div_ir(div_ir(e, 8), (min_ir(m - (row_tile * 32), 32)));
                         int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << uint(8)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << uint(16)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)])) << uint(24)));
                         x_words[(((u * 8) + i) * 8) + q] = value;
                     }
                     sycl::group_barrier(item.get_group());
                     if (min_ir(m - (row_tile * 32), 32) <= 1) {
                         ROLLED for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
-                            int j = e % 16;
-                            int v = e / 16;
+                            int j = mod_ir(e, 16);
+                            int v = div_ir(e, 16);
                             int sum_0 = 0;
                             for (int q = 0; q < 4; ++q) {
                                 int codes = i32_at<4>(weights, ((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)));
@@ -319,8 +323,8 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                     }
                     else if (min_ir(m - (row_tile * 32), 32) <= 2) {
                         ROLLED for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
-                            int j = e % 16;
-                            int v = e / 16;
+                            int j = mod_ir(e, 16);
+                            int v = div_ir(e, 16);
                             int sum_0 = 0, sum_1 = 0;
                             for (int q = 0; q < 4; ++q) {
                                 int codes = i32_at<4>(weights, ((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)));
@@ -335,8 +339,8 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                     }
                     else if (min_ir(m - (row_tile * 32), 32) <= 4) {
                         ROLLED for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
-                            int j = e % 16;
-                            int v = e / 16;
+                            int j = mod_ir(e, 16);
+                            int v = div_ir(e, 16);
                             int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
                             for (int q = 0; q < 4; ++q) {
                                 int codes = i32_at<4>(weights, ((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)));
@@ -355,8 +359,8 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                     }
                     else {
                         ROLLED for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
-                            int j = e % 16;
-                            int v = e / 16;
+                            int j = mod_ir(e, 16);
+                            int v = div_ir(e, 16);
                             int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0, sum_4 = 0, sum_5 = 0, sum_6 = 0, sum_7 = 0;
                             for (int q = 0; q < 4; ++q) {
                                 int codes = i32_at<4>(weights, ((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)));
@@ -383,8 +387,8 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                     }
                     sycl::group_barrier(item.get_group());
                     ROLLED for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                        int j = e % 16;
-                        int i = e / 16;
+                        int j = mod_ir(e, 16);
+                        int i = div_ir(e, 16);
                         float sum = acc0[(i * 16) + j];
                         for (int v = 0; v < 5; ++v) {
                             sum = fma_ir(f16_at<2>(weights, (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2)), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 8) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)] * f16_at<2>(weights, (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2)), sum));
@@ -393,22 +397,22 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                     }
                 }
             }
-            ROLLED for (int many = min_ir(8 / min_ir(m - (row_tile * 32), 32), 1); many < 1; ++many) {
+            ROLLED for (int many = min_ir(div_ir(8, min_ir(m - (row_tile * 32), 32)), 1); many < 1; ++many) {
                 ROLLED for (int b = 0; b < 5; ++b) {
                     ROLLED for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
-                        int t = e % 32;
-                        int j = e / 32;
-                        int8_t value = int8_t((int(uint(int(weights[((64256 + (panel * 1600)) + (b * 320)) + ((((t / 4) % 4) * 64) + ((j * 4) + (t % 4)))])) >> uint(int(((t / 4) / 4) * 4)))) & 15);
+                        int t = mod_ir(e, 32);
+                        int j = div_ir(e, 32);
+                        int8_t value = int8_t((int(uint(int(weights[((64256 + (panel * 1600)) + (b * 320)) + ((mod_ir(div_ir(t, 4), 4) * 64) + ((j * 4) + mod_ir(t, 4)))])) >> uint(int(div_ir(div_ir(t, 4), 4) * 4)))) & 15);
                         w_tile[(j * 32) + t] = value;
                     }
-                    ROLLED for (int e = invocation; e < (((min_ir(m - (row_tile * 32), 32) + 7) / 8) * 8) * 32; e += INVOCATIONS) {
-                        int t = e % 32;
-                        int i = e / 32;
+                    ROLLED for (int e = invocation; e < (div_ir(min_ir(m - (row_tile * 32), 32) + 7, 8) * 8) * 32; e += INVOCATIONS) {
+                        int t = mod_ir(e, 32);
+                        int i = div_ir(e, 32);
                         int8_t value = (i < min_ir(m - (row_tile * 32), 32)) ? xq[workgroup * (m * 160) + (((row_tile * 32) + min_ir(i, min_ir(m - (row_tile * 32), 32) - 1)) * 160) + ((b * 32) + t)] : int8_t(0);
                         x_tile[(i * 32) + t] = value;
                     }
                     sycl::group_barrier(item.get_group());
-                    ROLLED for (int part = subgroup; part < (min_ir(m - (row_tile * 32), 32) + 7) / 8; part += SUBGROUPS) {
+                    ROLLED for (int part = subgroup; part < div_ir(min_ir(m - (row_tile * 32), 32) + 7, 8); part += SUBGROUPS) {
                         Matrix<Use::accumulator, int, M, N, Order::by_rows> frag_c;
                         matrix_zero(frag_c);
                         Matrix<Use::a, int8_t, M, K, Order::by_rows> frag_a;
@@ -420,8 +424,8 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
                     }
                     sycl::group_barrier(item.get_group());
                     ROLLED for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                        int j = e % 16;
-                        int i = e / 16;
+                        int j = mod_ir(e, 16);
+                        int i = div_ir(e, 16);
                         float value = fma_ir(f16_at<2>(weights, (((64256 + (panel * 1600)) + (b * 320)) + 288) + (j * 2)), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b], fma_ir(float(dots[(i * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b] * f16_at<2>(weights, (((64256 + (panel * 1600)) + (b * 320)) + 256) + (j * 2)), acc0[(i * 16) + j]));
                         acc0[(i * 16) + j] = value;
                     }
@@ -429,8 +433,8 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
             }
             sycl::group_barrier(item.get_group());
             ROLLED for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int j = e % 16;
-                int i = e / 16;
+                int j = mod_ir(e, 16);
+                int i = div_ir(e, 16);
                 float value = attn_output_5[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];
                 ffn_down_7[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] = value;
             }

@@ -1,5 +1,5 @@
 // pick for SYCL, sycl:bmg, no matrix instruction, 4 subgroups of 16.
-// sha256 of what follows: df4e31f89a42e304
+// sha256 of what follows: dfabacfa4ab0e274
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -55,6 +55,10 @@ template <class T, int ALIGN, class Byte> T bytes_at(const Byte* p, int at) {
     __builtin_memcpy(&value, __builtin_assume_aligned(p + at, ALIGN), sizeof(T));
     return value;
 }
+
+// Of numbers that are not negative: that a sign might be there takes many steps.
+inline int div_ir(int a, int b) { return int(uint(a) / uint(b)); }
+inline int mod_ir(int a, int b) { return int(uint(a) % uint(b)); }
 
 // e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
 inline float exp_ir(float x) {
@@ -126,11 +130,11 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
     syclexp::work_group_static<float[1]> at;
     syclexp::work_group_static<float[16]> partial_5;
     syclexp::work_group_static<float[16]> partial_6;
-    ROLLED for (int row = workgroup * (head_rows) / workgroups; row < (workgroup + 1) * (head_rows) / workgroups; ++row) {
+    ROLLED for (int row = div_ir(workgroup * (head_rows), workgroups); row < div_ir((workgroup + 1) * (head_rows), workgroups); ++row) {
         ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
             int lane_2 = e;
             float total = sycl::bit_cast<float>(0xff800000u);
-            for (int step = 0; step < (32 - lane_2) / 16; ++step) {
+            for (int step = 0; step < div_ir(32 - lane_2, 16); ++step) {
                 total = max_ir(total, head_best_9[(row * 17) + ((step * 16) + lane_2)]);
             }
             partial[lane_2] = total;
@@ -144,7 +148,7 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
         ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
             int lane_2 = e;
             float total = sycl::bit_cast<float>(0xff800000u);
-            for (int step = 0; step < (32 - lane_2) / 16; ++step) {
+            for (int step = 0; step < div_ir(32 - lane_2, 16); ++step) {
                 total = max_ir(total, (head_best_9[(row * 17) + ((step * 16) + lane_2)] == top[0]) ? (-head_column_10[(row * 17) + ((step * 16) + lane_2)]) : sycl::bit_cast<float>(0xff800000u));
             }
             partial_2[lane_2] = total;
@@ -173,7 +177,7 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
             ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);
-                for (int step = 0; step < (32 - lane_2) / 16; ++step) {
+                for (int step = 0; step < div_ir(32 - lane_2, 16); ++step) {
                     total = max_ir(total, open[(step * 16) + lane_2]);
                 }
                 partial_3[lane_2] = total;
@@ -187,7 +191,7 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
             ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);
-                for (int step = 0; step < (32 - lane_2) / 16; ++step) {
+                for (int step = 0; step < div_ir(32 - lane_2, 16); ++step) {
                     total = max_ir(total, (open[(step * 16) + lane_2] == last[0]) ? minus[(step * 16) + lane_2] : sycl::bit_cast<float>(0xff800000u));
                 }
                 partial_4[lane_2] = total;
@@ -208,14 +212,14 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
             sycl::group_barrier(item.get_group());
             ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int c = e;
-                float value = (((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) == last[0]) ? (((-float((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c)) < taken[0]) ? ((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) : sycl::bit_cast<float>(0xff800000u)) : ((((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) < last[0]) ? ((((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(int(int(-taken[0])) / 16, 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) : sycl::bit_cast<float>(0xff800000u));
+                float value = (((((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) == last[0]) ? (((-float((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c)) < taken[0]) ? ((((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) : sycl::bit_cast<float>(0xff800000u)) : ((((((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) < last[0]) ? ((((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c) < 260) ? ((output_8[(row * 272) + min_ir((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c, 271)] < sycl::bit_cast<float>(0x7f800000u)) ? output_8[(row * 272) + min_ir((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + c, 271)] : sycl::bit_cast<float>(0x7f800000u)) : sycl::bit_cast<float>(0xff800000u)) : sycl::bit_cast<float>(0xff800000u));
                 rest[c] = value;
             }
             sycl::group_barrier(item.get_group());
             ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);
-                for (int step = 0; step < (31 - lane_2) / 16; ++step) {
+                for (int step = 0; step < div_ir(31 - lane_2, 16); ++step) {
                     total = max_ir(total, rest[(step * 16) + lane_2]);
                 }
                 partial_5[lane_2] = total;
@@ -229,8 +233,8 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
             ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 float total = sycl::bit_cast<float>(0xff800000u);
-                for (int step = 0; step < (31 - lane_2) / 16; ++step) {
-                    total = max_ir(total, (rest[(step * 16) + lane_2] == next[0]) ? (-float((min_ir(int(int(-taken[0])) / 16, 16) * 16) + ((step * 16) + lane_2))) : (-16777216.0f));
+                for (int step = 0; step < div_ir(31 - lane_2, 16); ++step) {
+                    total = max_ir(total, (rest[(step * 16) + lane_2] == next[0]) ? (-float((min_ir(div_ir(int(int(-taken[0])), 16), 16) * 16) + ((step * 16) + lane_2))) : (-16777216.0f));
                 }
                 partial_6[lane_2] = total;
             }
@@ -241,13 +245,13 @@ void pick(const float* output_8, const float* head_best_9, const float* head_col
             }
             ROLLED for (int e = invocation; e < 17; e += INVOCATIONS) {
                 int r = e;
-                float value = (r == min_ir(int(int(-taken[0])) / 16, 16)) ? next[0] : open[r];
+                float value = (r == min_ir(div_ir(int(int(-taken[0])), 16), 16)) ? next[0] : open[r];
                 open[r] = value;
             }
             sycl::group_barrier(item.get_group());
             ROLLED for (int e = invocation; e < 17; e += INVOCATIONS) {
                 int r = e;
-                float value = (r == min_ir(int(int(-taken[0])) / 16, 16)) ? at[0] : minus[r];
+                float value = (r == min_ir(div_ir(int(int(-taken[0])), 16), 16)) ? at[0] : minus[r];
                 minus[r] = value;
             }
         }

@@ -1,5 +1,5 @@
 // product for SYCL, f16*f16->f32 8x16x16, 4 subgroups of 16.
-// sha256 of what follows: 03e25d318f8cdf31
+// sha256 of what follows: b0855db44e935f7a
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -24,6 +24,7 @@ using uint = uint32_t;
 // barrier; a volatile is read anew on each side.
 #define PER_LANE const volatile
 #endif
+#define ROLLED _Pragma("clang loop unroll(disable)")
 constexpr int INVOCATIONS = 64;
 constexpr int SUBGROUPS = 4;
 constexpr int M = 8, N = 16, K = 16;
@@ -37,11 +38,17 @@ template <class T> T min_ir(T a, T b) { return a <= b || a != a ? a : b; }
 template <class T> T max_ir(T a, T b) { return a >= b || a != a ? a : b; }
 
 // The sum of the products of four pairs of signed bytes.
+#if SPECCC_JOINT_MATRIX
+// OpenCL's own: one instruction of a Xe GPU, whose compiler does not see it in shifts and products.
+SYCL_EXTERNAL extern int dot_4x8packed_ss_int(uint a, uint b);
+inline int dot4_ir(int a, int b) { return dot_4x8packed_ss_int(uint(a), uint(b)); }
+#else
 inline int dot4_ir(int a, int b) {
     int sum = 0;
     for (int bit = 0; bit < 32; bit += 8) sum += int(int8_t(a >> bit)) * int(int8_t(b >> bit));
     return sum;
 }
+#endif
 
 // A number out of bytes at a multiple of ALIGN; the host and the device are little-endian.
 template <class T, int ALIGN, class Byte> T bytes_at(const Byte* p, int at) {
@@ -49,6 +56,10 @@ template <class T, int ALIGN, class Byte> T bytes_at(const Byte* p, int at) {
     __builtin_memcpy(&value, __builtin_assume_aligned(p + at, ALIGN), sizeof(T));
     return value;
 }
+
+// Of numbers that are not negative: that a sign might be there takes many steps.
+inline int div_ir(int a, int b) { return int(uint(a) / uint(b)); }
+inline int mod_ir(int a, int b) { return int(uint(a) % uint(b)); }
 
 // e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
 inline float exp_ir(float x) {
@@ -206,52 +217,52 @@ void product(const float* x, const uint8_t* w, float* y, const int* sizes) {
     alignas(64) syclexp::work_group_static<half[1024]> w_floats;
     alignas(64) syclexp::work_group_static<float[2048]> float_sums;
     syclexp::work_group_static<float[512]> acc;
-    for (int panel = workgroup * (2) / workgroups; panel < (workgroup + 1) * (2) / workgroups; ++panel) {
-        for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
-            for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int v = e % 16;
-                int u = e / 16;
+    ROLLED for (int panel = div_ir(workgroup * (2), workgroups); panel < div_ir((workgroup + 1) * (2), workgroups); ++panel) {
+        ROLLED for (int row_tile = 0; row_tile < div_ir(m + 31, 32); ++row_tile) {
+            ROLLED for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+                int v = mod_ir(e, 16);
+                int u = div_ir(e, 16);
                 float value = 0.0f;
                 acc[(u * 16) + v] = value;
             }
-            for (int chunk = 0; chunk < 2; ++chunk) {
-                for (int e = invocation; e < (((min_ir(100 - (chunk * 64), 64) + 15) / 16) * 16) * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int t = e / 16;
+            ROLLED for (int chunk = 0; chunk < 2; ++chunk) {
+                ROLLED for (int e = invocation; e < (div_ir(min_ir(100 - (chunk * 64), 64) + 15, 16) * 16) * 16; e += INVOCATIONS) {
+                    int j = mod_ir(e, 16);
+                    int t = div_ir(e, 16);
                     half value = (t < min_ir(100 - (chunk * 64), 64)) ? half(f16_at<2>(w, (panel * 3200) + (((((chunk * 64) + min_ir(t, min_ir(100 - (chunk * 64), 64) - 1)) * 16) + j) * 2))) : half(0.0f);
                     w_floats[(t * 16) + j] = value;
                 }
-                for (int e = invocation; e < (((min_ir(m - (row_tile * 32), 32) + 7) / 8) * 8) * (((min_ir(100 - (chunk * 64), 64) + 15) / 16) * 16); e += INVOCATIONS) {
-                    int t = e % (((min_ir(100 - (chunk * 64), 64) + 15) / 16) * 16);
-                    int i = e / (((min_ir(100 - (chunk * 64), 64) + 15) / 16) * 16);
+                ROLLED for (int e = invocation; e < (div_ir(min_ir(m - (row_tile * 32), 32) + 7, 8) * 8) * (div_ir(min_ir(100 - (chunk * 64), 64) + 15, 16) * 16); e += INVOCATIONS) {
+                    int t = mod_ir(e, (div_ir(min_ir(100 - (chunk * 64), 64) + 15, 16) * 16));
+                    int i = div_ir(e, (div_ir(min_ir(100 - (chunk * 64), 64) + 15, 16) * 16));
                     half value = (i < min_ir(m - (row_tile * 32), 32)) ? ((t < min_ir(100 - (chunk * 64), 64)) ? half(half_round(x[(((row_tile * 32) + min_ir(i, min_ir(m - (row_tile * 32), 32) - 1)) * 100) + ((chunk * 64) + min_ir(t, min_ir(100 - (chunk * 64), 64) - 1))])) : half(0.0f)) : half(0.0f);
                     x_floats[(i * 64) + t] = value;
                 }
                 sycl::group_barrier(item.get_group());
-                for (int part = subgroup; part < ((min_ir(m - (row_tile * 32), 32) + 7) / 8) * 4; part += SUBGROUPS) {
+                ROLLED for (int part = subgroup; part < div_ir(min_ir(m - (row_tile * 32), 32) + 7, 8) * 4; part += SUBGROUPS) {
                     Matrix<Use::accumulator, float, M, N, Order::by_rows> frag_c;
                     matrix_zero(frag_c);
-                    for (int step = part % 4; step < min_ir((part % 4) + 1, (min_ir(100 - (chunk * 64), 64) + 15) / 16); ++step) {
+                    ROLLED for (int step = mod_ir(part, 4); step < min_ir(mod_ir(part, 4) + 1, div_ir(min_ir(100 - (chunk * 64), 64) + 15, 16)); ++step) {
                         Matrix<Use::a, half, M, K, Order::by_rows> frag_a;
-                        matrix_load<Order::by_rows>(frag_a, in_local(&x_floats[(((part / 4) * 8) * 64) + (step * 16)]), 64);
+                        matrix_load<Order::by_rows>(frag_a, in_local(&x_floats[((div_ir(part, 4) * 8) * 64) + (step * 16)]), 64);
                         Matrix<Use::b, half, K, N, Order::by_rows> frag_b;
                         matrix_load<Order::by_rows>(frag_b, in_local(&w_floats[(step * 16) * 16]), 16);
                         matrix_mad(frag_c, frag_a, frag_b);
                     }
-                    matrix_store<Order::by_rows>(frag_c, in_local(&float_sums[(((part / 4) * 8) + ((part % 4) * 32)) * 16]), 16);
+                    matrix_store<Order::by_rows>(frag_c, in_local(&float_sums[((div_ir(part, 4) * 8) + (mod_ir(part, 4) * 32)) * 16]), 16);
                 }
                 sycl::group_barrier(item.get_group());
-                for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int i = e / 16;
+                ROLLED for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+                    int j = mod_ir(e, 16);
+                    int i = div_ir(e, 16);
                     float value = acc[(i * 16) + j] + (((float_sums[(i * 16) + j] + float_sums[((i + 32) * 16) + j]) + float_sums[((i + 64) * 16) + j]) + float_sums[((i + 96) * 16) + j]);
                     acc[(i * 16) + j] = value;
                 }
             }
             sycl::group_barrier(item.get_group());
-            for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int s = e % 16;
-                int r = e / 16;
+            ROLLED for (int e = invocation; e < (min_ir(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+                int s = mod_ir(e, 16);
+                int r = div_ir(e, 16);
                 float value = acc[(r * 16) + s];
                 y[(((row_tile * 32) + r) * 32) + ((panel * 16) + s)] = value;
             }

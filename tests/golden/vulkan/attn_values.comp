@@ -1,6 +1,6 @@
 #version 450
 // attn_values for Vulkan, no matrix instruction, 2 subgroups of 32.
-// sha256 of what follows: 85b0a7605bf6ea33
+// sha256 of what follows: 023486e1fcf88b36
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -25,6 +25,10 @@ float fma_ir(float a, float b, float c) {
     precise float once = fma(a, b, c);
     return once;
 }
+
+// Of numbers that are not negative: that a sign might be there takes many steps.
+int div_ir(int a, int b) { return int(uint(a) / uint(b)); }
+int mod_ir(int a, int b) { return int(uint(a) % uint(b)); }
 
 // e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
 float exp_ir(float x) {
@@ -66,91 +70,91 @@ void main() {
     const int invocation = int(gl_LocalInvocationIndex);
     const int workgroup = int(gl_WorkGroupID.x);
     const int workgroups = int(gl_NumWorkGroups.x);
-    for (int unit = workgroup * (3) / workgroups; unit < (workgroup + 1) * (3) / workgroups; ++unit) {
-        for (int row_tile = 0; row_tile < ((m * 2) + 31) / 32; ++row_tile) {
+    for (int unit = div_ir(workgroup * (3), workgroups); unit < div_ir((workgroup + 1) * (3), workgroups); ++unit) {
+        for (int row_tile = 0; row_tile < div_ir((m * 2) + 31, 32); ++row_tile) {
             for (int e = invocation; e < (min((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int j = e % 16;
-                int i = e / 16;
+                int j = mod_ir(e, 16);
+                int i = div_ir(e, 16);
                 precise float value = 0.0;
                 acc[(i * 16) + j] = value;
             }
             controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-            if ((min((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 1) {
+            if (div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) <= 1) {
                 for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int part = e / 16;
+                    int j = mod_ir(e, 16);
+                    int part = div_ir(e, 16);
                     precise float sum_0 = 0.0;
                     for (int k = 0; k < length_2 + m; ++k) {
-                        float shared_2 = float(v_cache[((((((layer * 3) + unit) + (unit % 1)) * slots) + k) * 16) + j]);
-                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_0);
+                        float shared_2 = float(v_cache[((((((layer * 3) + unit) + mod_ir(unit, 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_0);
                     }
                     if (part < min((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
                 }
             }
-            else if ((min((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 2) {
+            else if (div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) <= 2) {
                 for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int part = e / 16;
+                    int j = mod_ir(e, 16);
+                    int part = div_ir(e, 16);
                     precise float sum_0 = 0.0, sum_1 = 0.0;
                     for (int k = 0; k < length_2 + m; ++k) {
-                        float shared_2 = float(v_cache[((((((layer * 3) + unit) + (unit % 1)) * slots) + k) * 16) + j]);
-                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_0);
-                        sum_1 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_1);
+                        float shared_2 = float(v_cache[((((((layer * 3) + unit) + mod_ir(unit, 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_0);
+                        sum_1 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_1);
                     }
                     if (part < min((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
                     if ((4 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((4 + part) * 16) + j] = sum_1;
                 }
             }
-            else if ((min((m * 2) - (row_tile * 32), 32) + 3) / 4 <= 4) {
+            else if (div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) <= 4) {
                 for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int part = e / 16;
+                    int j = mod_ir(e, 16);
+                    int part = div_ir(e, 16);
                     precise float sum_0 = 0.0, sum_1 = 0.0, sum_2 = 0.0, sum_3 = 0.0;
                     for (int k = 0; k < length_2 + m; ++k) {
-                        float shared_2 = float(v_cache[((((((layer * 3) + unit) + (unit % 1)) * slots) + k) * 16) + j]);
-                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_0);
-                        sum_1 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_1);
-                        sum_2 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min(8 + part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min(8 + part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_2);
-                        sum_3 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min((min(3, ((min((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min((min(3, ((min((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_3);
+                        float shared_2 = float(v_cache[((((((layer * 3) + unit) + mod_ir(unit, 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_0);
+                        sum_1 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_1);
+                        sum_2 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min(8 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min(8 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_2);
+                        sum_3 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min((min(3, div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min((min(3, div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_3);
                     }
                     if (part < min((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
                     if ((4 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((4 + part) * 16) + j] = sum_1;
                     if ((8 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((8 + part) * 16) + j] = sum_2;
-                    if (3 < (min((m * 2) - (row_tile * 32), 32) + 3) / 4 && (12 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((12 + part) * 16) + j] = sum_3;
+                    if (3 < div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) && (12 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((12 + part) * 16) + j] = sum_3;
                 }
             }
             else {
                 for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
-                    int j = e % 16;
-                    int part = e / 16;
+                    int j = mod_ir(e, 16);
+                    int part = div_ir(e, 16);
                     precise float sum_0 = 0.0, sum_1 = 0.0, sum_2 = 0.0, sum_3 = 0.0, sum_4 = 0.0, sum_5 = 0.0, sum_6 = 0.0, sum_7 = 0.0;
                     for (int k = 0; k < length_2 + m; ++k) {
-                        float shared_2 = float(v_cache[((((((layer * 3) + unit) + (unit % 1)) * slots) + k) * 16) + j]);
-                        sum_0 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_0);
-                        sum_1 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_1);
-                        sum_2 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min(8 + part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min(8 + part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_2);
-                        sum_3 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min(12 + part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min(12 + part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_3);
-                        sum_4 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min(16 + part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min(16 + part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_4);
-                        sum_5 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min((min(5, ((min((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min((min(5, ((min((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_5);
-                        sum_6 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min((min(6, ((min((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min((min(6, ((min((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_6);
-                        sum_7 = fma_ir(scores_6[(((((unit * 2) + (((row_tile * 32) + min((min(7, ((min((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1)) / m)) * m) + (((row_tile * 32) + min((min(7, ((min((m * 2) - (row_tile * 32), 32) + 3) / 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1)) % m)) * slots) + k], shared_2, sum_7);
+                        float shared_2 = float(v_cache[((((((layer * 3) + unit) + mod_ir(unit, 1)) * slots) + k) * 16) + j]);
+                        sum_0 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min(part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_0);
+                        sum_1 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min(4 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_1);
+                        sum_2 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min(8 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min(8 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_2);
+                        sum_3 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min(12 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min(12 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_3);
+                        sum_4 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min(16 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min(16 + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_4);
+                        sum_5 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min((min(5, div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min((min(5, div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_5);
+                        sum_6 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min((min(6, div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min((min(6, div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_6);
+                        sum_7 = fma_ir(scores_6[(((((unit * 2) + div_ir((row_tile * 32) + min((min(7, div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * m) + mod_ir((row_tile * 32) + min((min(7, div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) - 1) * 4) + part, min((m * 2) - (row_tile * 32), 32) - 1), m)) * slots) + k], shared_2, sum_7);
                     }
                     if (part < min((m * 2) - (row_tile * 32), 32)) acc[(part * 16) + j] = sum_0;
                     if ((4 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((4 + part) * 16) + j] = sum_1;
                     if ((8 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((8 + part) * 16) + j] = sum_2;
                     if ((12 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((12 + part) * 16) + j] = sum_3;
                     if ((16 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((16 + part) * 16) + j] = sum_4;
-                    if (5 < (min((m * 2) - (row_tile * 32), 32) + 3) / 4 && (20 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((20 + part) * 16) + j] = sum_5;
-                    if (6 < (min((m * 2) - (row_tile * 32), 32) + 3) / 4 && (24 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((24 + part) * 16) + j] = sum_6;
-                    if (7 < (min((m * 2) - (row_tile * 32), 32) + 3) / 4 && (28 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((28 + part) * 16) + j] = sum_7;
+                    if (5 < div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) && (20 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((20 + part) * 16) + j] = sum_5;
+                    if (6 < div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) && (24 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((24 + part) * 16) + j] = sum_6;
+                    if (7 < div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) && (28 + part) < min((m * 2) - (row_tile * 32), 32)) acc[((28 + part) * 16) + j] = sum_7;
                 }
             }
             controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
             for (int e = invocation; e < (min((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int j = e % 16;
-                int i = e / 16;
-                precise float value = acc[(i * 16) + j] * attn_inverse_4[(((unit * 2) + (((row_tile * 32) + i) / m)) * m) + (((row_tile * 32) + i) % m)];
-                attn_out_3[((((row_tile * 32) + i) % m) * 96) + ((((unit * 2) + (((row_tile * 32) + i) / m)) * 16) + (((unit % 1) * 16) + j))] = value;
+                int j = mod_ir(e, 16);
+                int i = div_ir(e, 16);
+                precise float value = acc[(i * 16) + j] * attn_inverse_4[(((unit * 2) + div_ir((row_tile * 32) + i, m)) * m) + mod_ir((row_tile * 32) + i, m)];
+                attn_out_3[(mod_ir((row_tile * 32) + i, m) * 96) + ((((unit * 2) + div_ir((row_tile * 32) + i, m)) * 16) + ((mod_ir(unit, 1) * 16) + j))] = value;
             }
         }
     }

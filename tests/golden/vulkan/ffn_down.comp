@@ -1,6 +1,6 @@
 #version 450
 // ffn_down for Vulkan, i8*i8->i32 16x16x16, 2 subgroups of 32.
-// sha256 of what follows: 28404985cc8de4ba
+// sha256 of what follows: 529e57b6b7d8a4c0
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -43,6 +43,10 @@ float fma_ir(float a, float b, float c) {
     precise float once = fma(a, b, c);
     return once;
 }
+
+// Of numbers that are not negative: that a sign might be there takes many steps.
+int div_ir(int a, int b) { return int(uint(a) / uint(b)); }
+int mod_ir(int a, int b) { return int(uint(a) % uint(b)); }
 
 // e^x by the IR's own steps: n = rint(x / ln 2), a polynomial in x - n ln 2, 2^n.
 float exp_ir(float x) {
@@ -90,7 +94,7 @@ void main() {
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 precise float total = uintBitsToFloat(0xff800000u);
-                for (int step_2 = 0; step_2 < (47 - lane_2) / 16; ++step_2) {
+                for (int step_2 = 0; step_2 < div_ir(47 - lane_2, 16); ++step_2) {
                     total = max(total, abs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step_2 * 16) + lane_2))]));
                 }
                 partial[lane_2] = total;
@@ -125,7 +129,7 @@ void main() {
             for (int e = invocation; e < 16; e += INVOCATIONS) {
                 int lane_2 = e;
                 precise int total = 0;
-                for (int step_2 = 0; step_2 < (47 - lane_2) / 16; ++step_2) {
+                for (int step_2 = 0; step_2 < div_ir(47 - lane_2, 16); ++step_2) {
                     total = total + int(xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + ((step_2 * 16) + lane_2))]);
                 }
                 partial_2[lane_2] = total;
@@ -143,33 +147,33 @@ void main() {
             xm[workgroup * (m * 5) + (r * 5) + b] = value;
         }
     }
-    for (int panel = workgroup * (6) / workgroups; panel < (workgroup + 1) * (6) / workgroups; ++panel) {
-        for (int row_tile = 0; row_tile < (m + 31) / 32; ++row_tile) {
+    for (int panel = div_ir(workgroup * (6), workgroups); panel < div_ir((workgroup + 1) * (6), workgroups); ++panel) {
+        for (int row_tile = 0; row_tile < div_ir(m + 31, 32); ++row_tile) {
             for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int j = e % 16;
-                int i = e / 16;
+                int j = mod_ir(e, 16);
+                int i = div_ir(e, 16);
                 precise float value = 0.0;
                 acc0[(i * 16) + j] = value;
             }
-            for (int few = 0; few < min(8 / min(m - (row_tile * 32), 32), 1); ++few) {
+            for (int few = 0; few < min(div_ir(8, min(m - (row_tile * 32), 32)), 1); ++few) {
                 for (int chunk = 0; chunk < 1; ++chunk) {
                     for (int e = invocation; e < 5 * (min(m - (row_tile * 32), 32)) * 8; e += INVOCATIONS) {
-                        int q = e % 8;
-                        int i = e / 8 % (min(m - (row_tile * 32), 32));
-                        int u = e / 8 / (min(m - (row_tile * 32), 32));
+                        int q = mod_ir(e, 8);
+                        int i = mod_ir(div_ir(e, 8), (min(m - (row_tile * 32), 32)));
+                        int u = div_ir(div_ir(e, 8), (min(m - (row_tile * 32), 32)));
                         precise int value = (((int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + ((((chunk * 5) + u) * 32) + (q * 4))]) & 255) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 1)]) & 255) << uint(8)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 2)]) & 255) << uint(16)))) | (int(uint(int(xq[workgroup * (m * 160) + (((row_tile * 32) + i) * 160) + (((((chunk * 5) + u) * 32) + (q * 4)) + 3)])) << uint(24)));
                         x_words[(((u * 8) + i) * 8) + q] = value;
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
                     if (min(m - (row_tile * 32), 32) <= 1) {
                         for (int first = 0; first < 5 * 16; first += 32) {
-                            int at = first + int(gl_SubgroupID) * 16 + int(gl_SubgroupInvocationID) % 16;
+                            int at = first + int(gl_SubgroupID) * 16 + mod_ir(int(gl_SubgroupInvocationID), 16);
                             int e = min(at, 5 * 16 - 1);
-                            int j = e % 16;
-                            int v = e / 16;
+                            int j = mod_ir(e, 16);
+                            int v = div_ir(e, 16);
                             precise int sum_0 = 0;
-                            for (int q = int(gl_SubgroupInvocationID) / 16; q < 4; q += 2) {
-                                int codes = int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))) / 4]);
+                            for (int q = div_ir(int(gl_SubgroupInvocationID), 16); q < 4; q += 2) {
+                                int codes = int(weights_by_4[div_ir(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)), 4)]);
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
                                 sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 8) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 8) * 8) + (q + 4)], high));
@@ -182,13 +186,13 @@ void main() {
                     }
                     else if (min(m - (row_tile * 32), 32) <= 2) {
                         for (int first = 0; first < 5 * 16; first += 32) {
-                            int at = first + int(gl_SubgroupID) * 16 + int(gl_SubgroupInvocationID) % 16;
+                            int at = first + int(gl_SubgroupID) * 16 + mod_ir(int(gl_SubgroupInvocationID), 16);
                             int e = min(at, 5 * 16 - 1);
-                            int j = e % 16;
-                            int v = e / 16;
+                            int j = mod_ir(e, 16);
+                            int v = div_ir(e, 16);
                             precise int sum_0 = 0, sum_1 = 0;
-                            for (int q = int(gl_SubgroupInvocationID) / 16; q < 4; q += 2) {
-                                int codes = int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))) / 4]);
+                            for (int q = div_ir(int(gl_SubgroupInvocationID), 16); q < 4; q += 2) {
+                                int codes = int(weights_by_4[div_ir(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)), 4)]);
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
                                 sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 8) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 8) * 8) + (q + 4)], high));
@@ -204,13 +208,13 @@ void main() {
                     }
                     else if (min(m - (row_tile * 32), 32) <= 4) {
                         for (int first = 0; first < 5 * 16; first += 32) {
-                            int at = first + int(gl_SubgroupID) * 16 + int(gl_SubgroupInvocationID) % 16;
+                            int at = first + int(gl_SubgroupID) * 16 + mod_ir(int(gl_SubgroupInvocationID), 16);
                             int e = min(at, 5 * 16 - 1);
-                            int j = e % 16;
-                            int v = e / 16;
+                            int j = mod_ir(e, 16);
+                            int v = div_ir(e, 16);
                             precise int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
-                            for (int q = int(gl_SubgroupInvocationID) / 16; q < 4; q += 2) {
-                                int codes = int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))) / 4]);
+                            for (int q = div_ir(int(gl_SubgroupInvocationID), 16); q < 4; q += 2) {
+                                int codes = int(weights_by_4[div_ir(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)), 4)]);
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
                                 sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 8) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 8) * 8) + (q + 4)], high));
@@ -232,13 +236,13 @@ void main() {
                     }
                     else {
                         for (int first = 0; first < 5 * 16; first += 32) {
-                            int at = first + int(gl_SubgroupID) * 16 + int(gl_SubgroupInvocationID) % 16;
+                            int at = first + int(gl_SubgroupID) * 16 + mod_ir(int(gl_SubgroupInvocationID), 16);
                             int e = min(at, 5 * 16 - 1);
-                            int j = e % 16;
-                            int v = e / 16;
+                            int j = mod_ir(e, 16);
+                            int v = div_ir(e, 16);
                             precise int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0, sum_4 = 0, sum_5 = 0, sum_6 = 0, sum_7 = 0;
-                            for (int q = int(gl_SubgroupInvocationID) / 16; q < 4; q += 2) {
-                                int codes = int(weights_by_4[(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))) / 4]);
+                            for (int q = div_ir(int(gl_SubgroupInvocationID), 16); q < 4; q += 2) {
+                                int codes = int(weights_by_4[div_ir(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)), 4)]);
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
                                 sum_0 = sum_0 + (dotPacked4x8EXT(x_words[((v * 8) * 8) + q], low) + dotPacked4x8EXT(x_words[((v * 8) * 8) + (q + 4)], high));
@@ -272,32 +276,32 @@ void main() {
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
                     for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                        int j = e % 16;
-                        int i = e / 16;
+                        int j = mod_ir(e, 16);
+                        int i = div_ir(e, 16);
                         precise float sum = acc0[(i * 16) + j];
                         for (int v = 0; v < 5; ++v) {
-                            sum = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 8) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2)) / 2])), sum));
+                            sum = fma_ir(half_value(uint(weights_by_2[div_ir((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 288) + (j * 2), 2)])), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)], fma_ir(float(lane_dots[(((v * 8) + i) * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + ((chunk * 5) + v)] * half_value(uint(weights_by_2[div_ir((((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + 256) + (j * 2), 2)])), sum));
                         }
                         acc0[(i * 16) + j] = sum;
                     }
                 }
             }
-            for (int many = min(8 / min(m - (row_tile * 32), 32), 1); many < 1; ++many) {
+            for (int many = min(div_ir(8, min(m - (row_tile * 32), 32)), 1); many < 1; ++many) {
                 for (int b = 0; b < 5; ++b) {
                     for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
-                        int t = e % 32;
-                        int j = e / 32;
-                        precise int8_t value = int8_t((int(uint(int(weights[((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + ((((t / 4) % 4) * 64) + ((j * 4) + (t % 4)))])) >> uint(int(((t / 4) / 4) * 4)))) & 15);
+                        int t = mod_ir(e, 32);
+                        int j = div_ir(e, 32);
+                        precise int8_t value = int8_t((int(uint(int(weights[((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + ((mod_ir(div_ir(t, 4), 4) * 64) + ((j * 4) + mod_ir(t, 4)))])) >> uint(int(div_ir(div_ir(t, 4), 4) * 4)))) & 15);
                         w_tile[(j * 32) + t] = value;
                     }
-                    for (int e = invocation; e < (((min(m - (row_tile * 32), 32) + 15) / 16) * 16) * 32; e += INVOCATIONS) {
-                        int t = e % 32;
-                        int i = e / 32;
+                    for (int e = invocation; e < (div_ir(min(m - (row_tile * 32), 32) + 15, 16) * 16) * 32; e += INVOCATIONS) {
+                        int t = mod_ir(e, 32);
+                        int i = div_ir(e, 32);
                         precise int8_t value = (i < min(m - (row_tile * 32), 32)) ? xq[workgroup * (m * 160) + (((row_tile * 32) + min(i, min(m - (row_tile * 32), 32) - 1)) * 160) + ((b * 32) + t)] : int8_t(0);
                         x_tile[(i * 32) + t] = value;
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                    for (int part = int(gl_SubgroupID); part < (min(m - (row_tile * 32), 32) + 15) / 16; part += SUBGROUPS) {
+                    for (int part = int(gl_SubgroupID); part < div_ir(min(m - (row_tile * 32), 32) + 15, 16); part += SUBGROUPS) {
                         coopmat<int, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> frag_c;
                         frag_c = coopmat<int, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0);
                         coopmat<int8_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> frag_a;
@@ -312,17 +316,17 @@ void main() {
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
                     for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                        int j = e % 16;
-                        int i = e / 16;
-                        precise float value = fma_ir(half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 288) + (j * 2)) / 2])), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b], fma_ir(float(dots[(i * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b] * half_value(uint(weights_by_2[((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 256) + (j * 2)) / 2])), acc0[(i * 16) + j]));
+                        int j = mod_ir(e, 16);
+                        int i = div_ir(e, 16);
+                        precise float value = fma_ir(half_value(uint(weights_by_2[div_ir((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 288) + (j * 2), 2)])), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b], fma_ir(float(dots[(i * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b] * half_value(uint(weights_by_2[div_ir((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 256) + (j * 2), 2)])), acc0[(i * 16) + j]));
                         acc0[(i * 16) + j] = value;
                     }
                 }
             }
             controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
             for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
-                int j = e % 16;
-                int i = e / 16;
+                int j = mod_ir(e, 16);
+                int i = div_ir(e, 16);
                 precise float value = attn_output_5[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];
                 token_embd_1[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] = value;
             }
