@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -18,12 +17,15 @@ from enum import Enum
 from pathlib import Path
 
 from speccc.errors import InputError, SpecccError
+from speccc.scratch import Scratch
 
 FILE_NAME = "tune.sqlite"
 LOCK_NAME = "tune.lock"
 APPLICATION_ID = 0x53504343  # "SPCC", in the header of our files
 SCHEMA = 1
 BUSY_S = 60.0
+UNFINISHED = f".{FILE_NAME}."
+"""How the name of a folder begins in which a file is being made."""
 COMPANIONS = ("", "-wal", "-shm", "-journal")
 
 TABLES = """
@@ -147,22 +149,17 @@ def _create(path: Path) -> None:
     for end in COMPANIONS[1:]:  # left by a file that is gone: not ours to replay or delete
         if path.with_name(path.name + end).exists():
             set_aside(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-    os.close(handle)
-    try:
-        with closing(connect(Path(name))) as db:
+    with Scratch(UNFINISHED, path.parent) as work:
+        made = work / path.name
+        made.touch(0o600)
+        with closing(connect(made)) as db:
             # A file system without shared memory keeps its rollback journal: slower, as safe.
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(
                 f"BEGIN; PRAGMA application_id = {APPLICATION_ID};"
                 f"PRAGMA user_version = {SCHEMA}; {TABLES} COMMIT;"
             )
-        os.replace(name, path)
-    except BaseException:
-        for end in COMPANIONS:
-            with suppress(OSError):
-                os.unlink(name + end)
-        raise
+        os.replace(made, path)
 
 
 @contextmanager

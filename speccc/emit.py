@@ -173,8 +173,8 @@ def _kernel(source: Source, files: Mapping[str, bytes]) -> Document:
     return {
         "name": source.name,
         "entry": source.entry,
-        "sha256": hashlib.sha256(source.text.encode()).hexdigest(),
         "files": {ext: len(data) for ext, data in files.items()},
+        "sha256": {ext: hashlib.sha256(data).hexdigest() for ext, data in files.items()},
         **asdict(facts),
     }
 

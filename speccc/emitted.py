@@ -6,18 +6,22 @@ python -m speccc.emitted MODEL DIR -p "Why is the sky blue?" -n 64
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from speccc.emit_folder import read_report
+from speccc.emit_folder import REPORT, read_report
 from speccc.errors import InputError, SpecccError
+from speccc.runtime.devices.built_kernels import FOLDER as KERNELS
 from speccc.runtime.devices.built_kernels import read_plan
 from speccc.runtime.devices.drivers import binary_ending
 from speccc.runtime.devices.gpu_step import Driver
 from speccc.runtime.devices.open_session import DeviceSession, open_session
 from speccc.runtime.step_spec import check_plan
+
+AGAIN = "emit it again"
 
 
 def open_emitted(
@@ -44,11 +48,11 @@ def open_emitted(
     )
     subject = tunable(model, options)
     _check_model(model, folder, report)
-    files = _Folder(folder)
+    files = _Folder(folder, _hashes(report))
     try:
         check_plan(subject.step, read_plan(files, str(folder)))
     except ValueError as error:
-        raise InputError(f"is damaged ({error}): emit it again", where=str(folder)) from None
+        raise InputError(f"is damaged ({error}): {AGAIN}", where=str(folder)) from None
     return open_session(
         backend,
         subject.step,
@@ -61,17 +65,37 @@ def open_emitted(
     )
 
 
-class _Folder(Mapping[str, bytes]):
-    """A folder's files by their place in it, read when they are asked for."""
+def _hashes(report: Mapping[str, Any]) -> dict[str, str]:
+    """Of the kernels' files, by their place in the folder. InputError for another's report."""
+    try:
+        return {
+            f"{KERNELS}/{kernel['name']}.{ext}": str(digest)
+            for kernel in report["kernels"]
+            for ext, digest in kernel["sha256"].items()
+        }
+    except (KeyError, TypeError, AttributeError):
+        why = f"knows no hashes of the kernels (an older version's?): {AGAIN}"
+        raise InputError(why, where=REPORT) from None
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+
+class _Folder(Mapping[str, bytes]):
+    """A folder's files by their place in it, read when they are asked for.
+
+    InputError for one that is not what its hash says: a driver would give a number at best.
+    """
+
+    def __init__(self, folder: Path, hashes: Mapping[str, str]) -> None:
+        self.folder, self.hashes = folder, hashes
 
     def __getitem__(self, name: str) -> bytes:
         path = self.folder / name
         if not path.is_file():
             raise KeyError(name)
-        return path.read_bytes()
+        data = path.read_bytes()
+        if name in self.hashes and hashlib.sha256(data).hexdigest() != self.hashes[name]:
+            where = f"{path} (kernel {path.name.partition('.')[0]})"
+            raise InputError(f"is damaged or changed: {AGAIN}", where=where)
+        return data
 
     def __iter__(self) -> Iterator[str]:
         return (p.relative_to(self.folder).as_posix() for p in self.folder.rglob("*"))

@@ -16,6 +16,7 @@ from speccc.autotune.cache import Tier, TuneCache
 from speccc.autotune.cache_file import aside_files
 from speccc.autotune.record import Outcome
 from speccc.errors import InputError
+from speccc.scratch import OWNER
 
 
 @pytest.fixture
@@ -117,6 +118,16 @@ def test_only_the_owner_may_read_it(cache: TuneCache, tmp_path: Path) -> None:
     cache.add([record()])
     for path in tmp_path.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path.name
+
+
+def test_what_a_killed_maker_left_goes_with_the_next_making(tmp_path: Path) -> None:
+    """A folder that nobody holds: its owner was killed while it made the file."""
+    left = tmp_path / ".tune.sqlite.left"
+    left.mkdir()
+    (left / OWNER).touch()
+    (left / "tune.sqlite").write_bytes(b"half")
+    TuneCache(tmp_path).close()
+    assert {p.name for p in tmp_path.iterdir()} == {"tune.lock", "tune.sqlite"}
 
 
 def empty(path: Path) -> bytes:

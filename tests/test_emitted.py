@@ -91,6 +91,16 @@ def rewrite(path: Path, change: Callable[[Any], object]) -> None:
     ("change", "error", "says"),
     [
         (lambda f: (f / KERNELS / "pick.hsaco").unlink(), UnsupportedError, "pick has no hsaco"),
+        (
+            lambda f: (f / KERNELS / "pick.hsaco").write_bytes(b"pic"),
+            InputError,
+            r"kernels/pick\.hsaco \(kernel pick\): is damaged or changed: emit it again",
+        ),
+        (
+            lambda f: rewrite(f / REPORT, lambda d: d["kernels"][0].pop("sha256")),
+            InputError,
+            r"report\.json: knows no hashes of the kernels",
+        ),
         (lambda f: (f / LAUNCH_PLAN).unlink(), InputError, "launch-plan.json is missing"),
         (lambda f: (f / REPORT).write_text("{"), InputError, "is not JSON"),
         (lambda f: (f / REPORT).write_text("[]"), InputError, "holds no object"),
@@ -107,7 +117,7 @@ def rewrite(path: Path, change: Callable[[Any], object]) -> None:
         (
             lambda f: (f / KERNELS / "pick.json").write_text('{"shared_bytes": -1}'),
             InputError,
-            "pick.json is damaged",
+            r"kernels/pick\.json \(kernel pick\): is damaged or changed: emit it again",
         ),
         (
             lambda f: rewrite(f / REPORT, lambda d: d["model"].update(fingerprint="0")),

@@ -224,6 +224,18 @@ def test_the_order_of_launches_matters() -> None:
     right.truncate(0)
 
 
+def test_a_kernel_that_the_driver_refuses_is_named() -> None:
+    """Not by Vulkan's number alone: which kernel, and what to do."""
+    model = model_of(NAMES[0])
+    data = {**model._entries.data, "kernels/pick.spv": b"\x03\x02#\x07 no module"}
+    plan = read_plan(data, "")
+    codes = read_codes(data, plan, "vulkan", "")
+    with pytest.raises(WorkerError, match=r"^kernel pick: .*for this device, .*\? \(--target\)"):
+        VulkanSession(
+            model._spec, plan, codes, data["weights"], data["vectors"].view(np.float32), context=64
+        )
+
+
 def test_smollm2_equals_the_cpu() -> None:
     """All 30 layers, 12 rows of a prompt, then m = 1 and m = 5: no bit of a logit differs.
 

@@ -93,7 +93,8 @@ class CudaDriver:
             module = self._call(self._cuda.cuModuleLoadData(code.binary))
         except DeviceError as error:
             raise DeviceError(
-                f"{error}: is it compiled for this device, {self.arch}? (--target)"
+                f"kernel {code.entry}: {error}: is it compiled for this device, {self.arch}? "
+                "(--target)"
             ) from None
         self._modules.append(module)
         function = self._call(self._cuda.cuModuleGetFunction(module, code.entry.encode()))

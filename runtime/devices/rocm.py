@@ -81,7 +81,8 @@ class RocmDriver:
             module = self._call(self._hip.hipModuleLoadData(code.binary))
         except DeviceError as error:
             raise DeviceError(
-                f"{error}: is it compiled for this device, {self.arch}? (--target)"
+                f"kernel {code.entry}: {error}: is it compiled for this device, {self.arch}? "
+                "(--target)"
             ) from None
         self._modules.append(module)
         function = self._call(self._hip.hipModuleGetFunction(module, code.entry.encode()))

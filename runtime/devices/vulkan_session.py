@@ -24,6 +24,7 @@ from speccc.runtime.devices.vulkan_worker import (
     Dispatch,
     Span,
     VulkanWorker,
+    WorkerError,
 )
 from speccc.runtime.rows import Splits
 from speccc.runtime.session import (
@@ -156,13 +157,20 @@ class VulkanSession(StepSession):
         self, launch: Launch, windows: Mapping[str, int], code: Code, *, pushed: bool
     ) -> int:
         places = [self._bound(launch, name, windows) for name in launch.buffers]
-        return self._worker.kernel(
-            code.binary,
-            [*places, self._spans[SIZES]],
-            uniforms=1,
-            push=pushed,
-            subgroup=self.plan.needs.subgroup,
-        )
+        try:
+            return self._worker.kernel(
+                code.binary,
+                [*places, self._spans[SIZES]],
+                uniforms=1,
+                push=pushed,
+                subgroup=self.plan.needs.subgroup,
+            )
+        except WorkerError as error:
+            device = self.device.name
+            raise WorkerError(
+                f"kernel {launch.kernel}: {error}: is it compiled for this device, {device}? "
+                "(--target)"
+            ) from None
 
     def _bound(self, launch: Launch, name: str, windows: Mapping[str, int]) -> Span:
         b = self.plan.buffers[name]

@@ -55,6 +55,22 @@ class Sampling:
     seed: int
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of the model, and what a session may take for it."""
+
+    text: str
+    system: str | None
+    chat: bool
+    raw: bool
+    count: int
+    stops: tuple[str, ...]
+    drafter: Drafter | str
+    context: int | None
+    threads: int | None
+    sampling: Sampling
+
+
 @click.command("run", cls=Command, epilog=EPILOG)
 @click.argument("model", required=False)
 @click.option("-m", "--model", "model_flag", metavar="FILE", help="Model file or artifact.")
@@ -132,22 +148,32 @@ def command(
     refuse_given(path)
     if raw and (chat or system is not None):
         raise click.UsageError("--raw means no chat; drop it or --chat and -sys")
-    text = _prompt(prompt, prompt_file)
-    sampling = Sampling(
-        temperature, top_k, top_p, min_p, secrets.randbits(31) if seed < 0 else seed
-    )
+    drawn = secrets.randbits(31) if seed < 0 else seed
+    request = Request(
+        _prompt(prompt, prompt_file), system, chat, raw, count, tuple(stops),
+        _drafter(spec_type, draft_max), context, threads,
+        Sampling(temperature, top_k, top_p, min_p, drawn),
+    )  # fmt: skip
     options = compiled.Options(target, isa, kv, context, weights, activations, attention)
+    _run(path, options, request, verbose=verbose, as_json=as_json)
+
+
+def _run(
+    path: Path, options: compiled.Options, request: Request, *, verbose: bool, as_json: bool
+) -> None:
+    """The model is opened, asked, and what it says printed."""
+    sampling = request.sampling
     with output.progress() as report:
         loaded = compiled.open_any(path, options, report)
-        tokens = _tokens(loaded, text, system, chat=chat, raw=raw)
-        session = loaded.session(context=context, threads=threads)
+        tokens = _tokens(loaded, request)
+        session = loaded.session(context=request.context, threads=request.threads)
         pieces = loaded.stream(
             tokens,
-            max_tokens=None if count < 0 else count,
+            max_tokens=None if request.count < 0 else request.count,
             temperature=sampling.temperature,
             seed=sampling.seed,
-            drafter=_drafter(spec_type, draft_max),
-            stop=tuple(stops),
+            drafter=request.drafter,
+            stop=request.stops,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             min_p=sampling.min_p,
@@ -180,11 +206,13 @@ def _prompt(prompt: str | None, file: str | None) -> str:
         raise InputError(f"is not UTF-8 at byte {error.start}", where=where) from None
 
 
-def _tokens(model: Model, text: str, system: str | None, *, chat: bool, raw: bool) -> list[int]:
-    if raw or not (chat or model.chat_template is not None or system is not None):
-        return list(model.tokenizer.encode(text))
+def _tokens(model: Model, request: Request) -> list[int]:
+    system = request.system
+    chat = request.chat or model.chat_template is not None or system is not None
+    if request.raw or not chat:
+        return list(model.tokenizer.encode(request.text))
     messages = [{"role": "system", "content": system}] if system is not None else []
-    return list(model.chat_tokens([*messages, {"role": "user", "content": text}]))
+    return list(model.chat_tokens([*messages, {"role": "user", "content": request.text}]))
 
 
 def _drafter(kind: str, most: int | None) -> Drafter | str:
