@@ -7,6 +7,7 @@ the same bits; the float part is written once, here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -132,20 +133,22 @@ def _byte_pick(name: str, lanes: int) -> Lookup:
     return rule
 
 
-def _by_magnitude(block: Block, table: bytes, codes: Node) -> Node:
-    """Any CPU: byte by byte, a magnitude out of a word's nibbles on one side of entry 0."""
-    zero, sizes = table[0], sum((v - table[0]) << (4 * n) for n, v in enumerate(table[:8]))
-    word = tirx.Broadcast(tirx.const(sizes, "uint32"), PANEL)
-    total = _splat(0, PANEL)
-    for t in range(4):
-        code = block.bind("code", (codes >> _splat(8 * t, PANEL)) & _splat(15, PANEL))
-        shift = tirx.Cast(f"uint32x{PANEL}", (code & _splat(7, PANEL)) << _splat(2, PANEL))
-        picked = tirx.Cast(f"int32x{PANEL}", word >> shift) & _splat(15, PANEL)
-        size = block.bind("size", picked)
-        up, down = _splat(zero, PANEL) + size, _splat(zero, PANEL) - size
-        entry = tirx.Select(code < _splat(8, PANEL), up, down)
-        total = block.bind("found", total | (entry << _splat(8 * t, PANEL)))
-    return total
+def _by_steps(block: Block, table: bytes, codes: Node) -> Node:
+    """Any CPU: an entry lies on one side of entry 0, by as many of the table's steps as the code's
+    magnitude. All 64 codes at once: shifts by lane, for which few have an instruction, are none."""
+
+    def all_of(value: int) -> Node:
+        return tirx.Broadcast(tirx.const(value, "int8"), 4 * PANEL)
+
+    code = block.bind("code", tirx.reinterpret(f"int8x{4 * PANEL}", codes))
+    magnitude = block.bind("magnitude", code & all_of(7))
+    size = all_of(0)
+    for n, (below, entry) in enumerate(itertools.pairwise(table[:8])):
+        step = tirx.Select(magnitude > all_of(n), all_of(entry - below), all_of(0))
+        size = block.bind("size", size + step)
+    zero = all_of(table[0])
+    entry = block.bind("entry", tirx.Select(code < all_of(8), zero + size, zero - size))
+    return block.bind("found", tirx.reinterpret(f"int32x{PANEL}", entry))
 
 
 LOOKUPS: dict[str, Lookup] = {
@@ -153,7 +156,7 @@ LOOKUPS: dict[str, Lookup] = {
     "vpdpbusd_ymm": _byte_pick("llvm.x86.avx2.pshuf.b", 8),
     "maddubs": _byte_pick("llvm.x86.avx2.pshuf.b", 8),
     "sdot": _byte_pick("llvm.aarch64.neon.tbl1.v16i8", 4),
-    "portable": _by_magnitude,
+    "portable": _by_steps,
 }
 
 
