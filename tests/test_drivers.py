@@ -185,6 +185,21 @@ def test_large_shared_memory_is_asked_for(rig: Rig, monkeypatch: pytest.MonkeyPa
     assert host.asked_shared == [96 << 10]
 
 
+def test_a_step_starts_what_the_plan_calls(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that a step's sizes do not change worked out beforehand, for any sizes."""
+    host = Host(rig.kernels)
+    installed("cuda", FakeCuda(host), monkeypatch)
+    driver = drivers.open_driver("cuda")
+    step = rig.session(driver)._step
+    for length in (0, 5, 636, 637, 2000):
+        sizes = {**step._sizes, "m": 3, "length": length, "head_rows": length % 2}
+        calls, starts = list(rig.plan.calls(sizes)), step.starts(sizes)
+        assert [s.scalars for s in starts] == [c.scalars for c in calls]
+        assert [s.groups for s in starts] == [min(c.most, driver.groups) for c in calls]
+        assert [s.threads for s in starts] == [c.launch.threads for c in calls]
+        assert [s.kernel for s in starts] == [step._kernels[c.launch.kernel] for c in calls]
+
+
 def test_kernels_that_meet_are_launched_as_they_fit(
     backend: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

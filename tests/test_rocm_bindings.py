@@ -113,7 +113,8 @@ def test_sampled_text_is_the_cpus(begin: Begin, tmp_path: Path) -> None:
     assert driver.name == "Stand-in"
     session = rig.session(driver)
     Sampled(session, SPEC).check()
-    assert {name for name, _, _ in host.launched} == set(rig.kernels)
+    # There is nothing to merge so early in a text.
+    assert {name for name, _, _ in host.launched} == set(rig.kernels) - {"attn_merge"}
     session.close()
 
 

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from speccc.errors import InputError, SpecccError
-from speccc.runtime.devices.launch_plan import SCRATCH, WHOLE, Buffer, Call, Launch, LaunchPlan
+from speccc.runtime.devices.launch_plan import (
+    END,
+    SCRATCH,
+    WHOLE,
+    Buffer,
+    Launch,
+    LaunchPlan,
+    Turn,
+)
 
 if TYPE_CHECKING:
     from speccc.runtime.devices.recorded_steps import Recorder
@@ -58,8 +66,7 @@ class Strided:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """One launch along x with all that it takes; `scalar` is the type of its numbers.
 
     A launch of up to `most_groups` does the same: more than there is work for idle.
@@ -129,6 +136,18 @@ class Driver(Protocol):
         """Gives everything back."""
 
 
+class _Ready(NamedTuple):
+    """What is the same in every step of a launch in its round; `rounds` are numbers by place among
+    its scalars."""
+
+    number: int
+    kernel: Kernel
+    threads: int
+    buffers: Sequence[Part]
+    scalar: str
+    rounds: tuple[tuple[int, int], ...]
+
+
 class GpuStep:
     """The step of a launch plan, bound to a device's memory."""
 
@@ -153,14 +172,16 @@ class GpuStep:
         self._kernels = {name: driver.load(codes[name]) for name in plan.entries}
         self._sizes = dict(capacity)
         self._ran = False
-        self._held: dict[Launch, int] = {}
+        self._launches = plan.launches()
+        self._most: dict[int, int] = {}
         arena = self._allocate(plan.arena)
         self.parts = {
             b.name: self._place(b, arena)
             for b in plan.buffers.values()
             if b.role != SCRATCH and b.window is None
         }
-        self._bound = self._bind(capacity)
+        bound = self._bind(capacity)
+        self._ready = [self._prepare(turn, bound[turn.number]) for turn in plan.turns()]
         for name, array in given.items():
             self.write(name, array)
 
@@ -192,18 +213,32 @@ class GpuStep:
         except DeviceError as error:
             raise DeviceError(f"{error}: give a shorter context (-c) or a smaller model") from None
 
-    def _bind(self, sizes: Mapping[str, int]) -> dict[Launch, list[Part]]:
+    def _bind(self, sizes: Mapping[str, int]) -> list[list[Part]]:
         """The arguments of each launch; all have their scratch in the same bytes."""
-        places = {s: self.plan.scratch(s, self.groups, sizes) for s in self.plan.launches()}
-        most = max((end for _, end in places.values()), default=0)
+        places = [self.plan.scratch(s, self.groups, sizes) for s in self._launches]
+        most = max((end for _, end in places), default=0)
         memory = self._allocate(most) if most else None
-        return {
-            launch: [
+        return [
+            [
                 Part(memory, own[name]) if name in own else self.parts.get(name, self.parts[WHOLE])
                 for name in launch.buffers
             ]
-            for launch, (own, _) in places.items()
-        }
+            for launch, (own, _) in zip(self._launches, places, strict=True)
+        ]
+
+    def _prepare(self, turn: Turn, bound: list[Part]) -> _Ready:
+        """A launch in its round, with the windows that it sees then."""
+        number, launch, rounds = turn
+        windows = self.plan.windows(launch, {**self._sizes, **rounds})
+        if windows:
+            whole = self.parts[WHOLE].memory
+            bound = [
+                Part(whole, windows[name]) if name in windows else part
+                for name, part in zip(launch.buffers, bound, strict=True)
+            ]
+        told = tuple((at, rounds[name]) for at, name in enumerate(launch.scalars) if name in rounds)
+        kernel = self._kernels[launch.kernel]
+        return _Ready(number, kernel, launch.threads, bound, launch.scalar, told)
 
     def write(self, name: str, array: Array, at: int = 0) -> None:
         """Copies an array into a buffer, `at` bytes from its start."""
@@ -236,36 +271,46 @@ class GpuStep:
             self.driver.launch(s.kernel, s.groups, s.threads, s.buffers, s.scalars, s.scalar)
 
     def starts(self, sizes: Mapping[str, int]) -> list[Start]:
-        """The launches of a step, in order."""
-        return [self._start(call) for call in self.plan.calls({**self._sizes, **sizes})]
+        """The launches of a step, in order; as `LaunchPlan.calls`, one without work is left out."""
+        known = {**self._sizes, **sizes}
+        numbers = [self._numbers(n, launch, known) for n, launch in enumerate(self._launches)]
+        out = []
+        for number, kernel, threads, buffers, scalar, rounds in self._ready:
+            groups, most, scalars = numbers[number]
+            if groups < 1:
+                continue
+            told = scalars.copy()
+            for at, value in rounds:
+                told[at] = value
+            out.append(Start(kernel, groups, threads, buffers, tuple(told), scalar, most))
+        return out
 
-    def _start(self, call: Call) -> Start:
-        launch, kernel = call.launch, self._kernels[call.launch.kernel]
-        most = self.groups
-        if launch.resident:
-            # They wait for each other: one that does not run would be waited for without end.
-            most = min(most, self._resident(launch))
-        buffers = self._bound[launch]
-        if call.windows:
-            whole = self.parts[WHOLE].memory
-            buffers = [
-                Part(whole, call.windows[name]) if name in call.windows else part
-                for name, part in zip(launch.buffers, buffers, strict=True)
-            ]
-        groups, most = min(call.most, most), min(launch.fixed or most, most)
-        return Start(kernel, groups, launch.threads, buffers, call.scalars, launch.scalar, most)
+    def _numbers(
+        self, number: int, launch: Launch, known: Mapping[str, int]
+    ) -> tuple[int, int, list[int]]:
+        """Workgroups and most workgroups of a launch, and its scalars but for those of rounds."""
+        units, end = launch.most(known), END[launch.scalar]
+        if units < 1:
+            return 0, 0, []
+        most = self._most_groups(number, launch)
+        scalars = [min(known.get(name, 0), end) for name in launch.scalars]
+        return min(units, most), min(launch.fixed or most, most), scalars
 
-    def _resident(self, launch: Launch) -> int:
-        """Workgroups that the device holds at once; DeviceError when that is none."""
-        if launch not in self._held:
-            kernel = self._kernels[launch.kernel]
-            self._held[launch] = self.driver.resident(kernel, launch.threads)
-        if self._held[launch] < 1:
+    def _most_groups(self, number: int, launch: Launch) -> int:
+        """The most workgroups that a launch may have; DeviceError when not one of it runs."""
+        if number not in self._most:
+            self._most[number] = self.groups
+            if launch.resident:
+                # They wait for each other: one that does not run would be waited for without end.
+                kernel = self._kernels[launch.kernel]
+                held = self.driver.resident(kernel, launch.threads)
+                self._most[number] = min(self.groups, held)
+        if self._most[number] < 1:
             raise DeviceError(
                 f"kernel {launch.kernel} does not fit this device: "
                 "compile the model for it (--target)"
             )
-        return self._held[launch]
+        return self._most[number]
 
 
 def check_met(words: Array) -> None:

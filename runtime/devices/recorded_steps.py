@@ -11,6 +11,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,10 +62,12 @@ class Numbered:
 
     def tell(self, starts: Sequence[Start]) -> None:
         """Writes the scalars that changed."""
+        into = self.numbers.data
         for n, start in enumerate(starts):
-            if start.scalars != self.told[n]:
-                struct.pack_into(_form(start), self.numbers.data, self.places[n], *start.scalars)
-                self.told[n] = start.scalars
+            scalars = start.scalars
+            if scalars != self.told[n]:
+                _form(len(scalars), start.scalar).pack_into(into, self.places[n], *scalars)
+                self.told[n] = scalars
 
 
 def recorded_groups(start: Start) -> int:
@@ -77,12 +80,14 @@ def places_of(starts: Sequence[Start], align: int) -> tuple[list[int], int]:
     places, end = [], 0
     for start in starts:
         places.append(end)
-        end += -(-struct.calcsize(_form(start)) // align) * align
+        end += -(-_form(len(start.scalars), start.scalar).size // align) * align
     return places, max(end, 1)
 
 
-def _form(start: Start) -> str:
-    return f"<{len(start.scalars)}{FORMS[start.scalar]}"
+@cache
+def _form(count: int, scalar: str) -> struct.Struct:
+    """How so many scalars lie in memory."""
+    return struct.Struct(f"<{count}{FORMS[scalar]}")
 
 
 @dataclass(frozen=True, slots=True)
