@@ -36,6 +36,7 @@ from speccc.runtime.generate import Generation, collect, generate
 from speccc.targets.clike.render import KernelText
 from speccc.targets.registry import target
 from speccc.targets.sycl.render import render_sycl
+from speccc.targets.triton.schedule import Shape
 from speccc.targets.vulkan.glsl_prelude import Fma
 from speccc.targets.vulkan.render import render_shader
 
@@ -73,7 +74,12 @@ def by_kernel(render: Callable[..., KernelText], name: str, launch: Callable[...
 def triton() -> Iterator[Run]:
     require("triton")
     with TritonMachine(timeout_s=120) as machine:
-        yield lambda low, bufs, sizes: stepped(machine, rendered(low.plan), bufs, sizes)
+
+        def run(low: Lowered, bufs: Bufs, sizes: dict[Var, int]) -> Bufs:
+            shape = Shape(tokens=16, fill=1, amd=True) if low.shape.split else Shape(fill=1)
+            return stepped(machine, rendered(low.plan, shape), bufs, sizes)
+
+        yield run
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attention_rig import Heads, lowered
 from cpu_rig import Spec, golden, model_file, same_bits
 from emulation.require import require
 from emulation.triton_interpret import TritonMachine
@@ -22,6 +23,7 @@ from speccc.ir.tile import RowTiles, walk
 from speccc.runtime.rows import chain
 from speccc.targets.registry import target
 from speccc.targets.traffic import requested_bytes
+from speccc.targets.triton.engine import by_engine
 from speccc.targets.triton.heights import TALLEST, TOKENS, height, heights
 from speccc.targets.triton.schedule import Shape
 
@@ -90,6 +92,15 @@ def test_a_row_tile_that_stays_as_it_is() -> None:
     assert heights(s, Shape(tokens=8)) == (8,)
 
 
+def test_amds_tiles_have_rows_for_each_warp() -> None:
+    """Of sums by its engine: of a tile of 32 rows all four warps would make all."""
+    low = lowered(Heads(16, 2, 16, "f16", "f16"))
+    found = [s for k in low.kernels for s in walk(k.body) if isinstance(s, RowTiles)]
+    summed = [s for s in found if any(by_engine(t) for _, body in s.variants for t in walk(body))]
+    assert {heights(s, Shape(tokens=16)) for s in summed} == {(16, 32, 64, 128)}
+    assert {heights(s, Shape(tokens=16, amd=True)) for s in summed} == {(16, 64, 128)}
+
+
 @pytest.mark.parametrize("tokens", [8, 16])
 def test_a_tile_in_memory_is_as_high(tokens: int, tmp_path: Path) -> None:
     """Heads are turned in memory: a tile of sixteen rows must not run into what lies behind."""
@@ -105,7 +116,7 @@ def test_a_tile_in_memory_is_as_high(tokens: int, tmp_path: Path) -> None:
         arrays[b] = np.asarray(given[b.name], b.dtype.numpy)
     require("triton")
     with TritonMachine() as machine:
-        text = rendered(plan, Shape(tokens=tokens, units=2, fill=1))
+        text = rendered(plan, Shape(tokens=tokens, units=2, fill=1, amd=tokens == 16))
         got = stepped(machine, text, arrays, session.sizes)
     expected = golden(plan, arrays, session.sizes)
     for b in plan.bufs:

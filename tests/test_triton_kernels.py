@@ -24,7 +24,7 @@ EACH = settings(
 )
 SHAPES = (
     Shape(tokens=8, units=4, fill=1),
-    Shape(tokens=16, units=2, fill=1, unroll=1),
+    Shape(tokens=16, units=2, fill=1, unroll=1, amd=True),
     Shape(tokens=8, units=1),
 )
 MATRICES = tuple(FORMATS)

@@ -11,6 +11,10 @@ from speccc.targets.triton_build import ROCM_WAVES, Built, TritonKernel, build_r
 TOKENS = 16
 """Columns of an MFMA's or a WMMA's accumulator."""
 
+UNROLL = {64: 2, 32: 1}
+"""Trips written out, by lanes of a wave. RDNA's 256 registers hold two: the one at hand and, as
+Triton loads a trip ahead, the next one."""
+
 
 def make(profile: Profile) -> TritonTarget:
     """The target of a profile such as "rocm:gfx1100"."""
@@ -19,5 +23,8 @@ def make(profile: Profile) -> TritonTarget:
     def build(kernel: TritonKernel) -> Built:
         return build_rocm(kernel, chip)
 
-    shape = Shape(tokens=TOKENS, registers=None, fp8=fp8_of(profile))
-    return TritonTarget(profile, build, ("amdgcn", "hsaco"), ROCM_WAVES[chip], shape)
+    waves = ROCM_WAVES[chip]
+    shape = Shape(
+        tokens=TOKENS, unroll=UNROLL[waves], registers=None, fp8=fp8_of(profile), amd=True
+    )
+    return TritonTarget(profile, build, ("amdgcn", "hsaco"), waves, shape)

@@ -68,6 +68,12 @@ def _acc(w: Writer, acc: Buf, i: Var, j: Var) -> tuple[str, int, int]:
     return name, size, tokens
 
 
+def _near(w: Writer, i: Var) -> None:
+    """From here on loads need no mask for rows past the end."""
+    if w.rows is not None:
+        w.env[i] = w.rows.near
+
+
 def _done(w: Writer, acc: Buf, name: str, i: Var, j: Var) -> None:
     """Ends the loop; an accumulator in memory is stored when all have read it."""
     w.depth -= 1
@@ -75,6 +81,8 @@ def _done(w: Writer, acc: Buf, name: str, i: Var, j: Var) -> None:
     w.fixed.clear()
     if acc not in w.held:
         w.put("tl.debug_barrier()")
+        if w.rows is not None:
+            w.env[i] = w.rows.tokens
         w.store(acc, (i, j), name, 2, {i, j})
 
 
@@ -83,6 +91,7 @@ def dot(w: Writer, s: Dot) -> None:
     loads, stores = w.touches(s)
     w.barrier(loads, stores)
     name, _, _ = _acc(w, s.acc, s.i, s.j)
+    _near(w, s.i)
     if by_engine(s):
         engine_steps(w, s, name)
         _done(w, s.acc, name, s.i, s.j)
@@ -103,6 +112,7 @@ def scaled_dot(w: Writer, s: ScaledDot) -> None:
     w.barrier(loads, stores)
     i, j, b, first = Var("i"), Var("j"), Var("block"), Var("first")
     name, size, tokens = _acc(w, s.acc, i, j)
+    _near(w, i)
     panel = ex.add(s.offset, ex.mul(s.panel, s.w.panel_bytes))
     start = w.let("panel_at", w.expr(panel, 1))
     w.env[first] = Tiled(start, 0, _live(w, w.wide.var)) if w.wide else start
@@ -151,7 +161,7 @@ def _rows_at(w: Writer, s: ScaledDot, i: Var, b: Var) -> ex.Expr:
     column = Var("column")
     text = f"tl.arange(0, {BLOCK})"
     name = w.let("column", text)
-    if s.w.bits == 4:
+    if s.w.bits == 4 and not w.shape.amd:
         name = w.let("column", f"{name} // 2 + {name} % 2 * {BLOCK // 2}")
     w.env[column] = Tiled(name, 0)
     return ex.Load(s.x.codes, (ex.add(s.x.row, i), ex.add(ex.mul(b, BLOCK), column)))
@@ -161,8 +171,9 @@ def _signed(w: Writer, s: ScaledDot, raw: str, size: int) -> list[str]:
     """Codes less the zero point, int8 [size, 32], for each scale: the same integer as by the sums.
 
     A byte of two 4-bit codes is loaded once; its codes become neighbours, and the rows of
-    activations are taken in that order, which an integer sum does not mind. Where each half of a
-    block has its own scale, the other half is zero.
+    activations are taken in that order, which an integer sum does not mind. AMD's matrices take
+    sixteen columns of a row from one lane, so there codes are put in order, and a row's come in one
+    load. Where each half of a block has its own scale, the other half is zero.
     """
     zero, levels = s.w.format.zero_point, s.w.format.levels
     if s.w.bits == 8:
@@ -174,7 +185,10 @@ def _signed(w: Writer, s: ScaledDot, raw: str, size: int) -> list[str]:
     if s.w.groups > 1:
         none = w.let("none", f"tl.zeros_like({low})")
         pairs = [(low, none), (none, high)]
-    joined = [f"tl.reshape(tl.join({a}, {b}), ({size}, {BLOCK})).to(tl.int8)" for a, b in pairs]
+    both = [f"tl.join({a}, {b})" for a, b in pairs]
+    if w.shape.amd:
+        both = [f"tl.permute({text}, (0, 2, 1))" for text in both]
+    joined = [f"tl.reshape({text}, ({size}, {BLOCK})).to(tl.int8)" for text in both]
     return [f"{codes} - {zero}" if zero else codes for codes in joined]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from speccc.ir.expr import stride, variables
 from speccc.ir.tile import Dot, RowTiles, ScaledDot, walk
-from speccc.targets.triton.engine import tokens_of
+from speccc.targets.triton.engine import by_engine, tokens_of
 from speccc.targets.triton.registers import clip_of
 from speccc.targets.triton.schedule import Shape
 
@@ -28,7 +28,11 @@ def heights(s: RowTiles, shape: Shape) -> tuple[int, ...]:
     if any(isinstance(t, (Dot, ScaledDot)) for t in bodies):
         per = max((stride(s.extent, v) or 1 for v in variables(s.extent)), default=1)
         most = max(tokens, min(TALLEST, 1 << (TOKENS * per - 1).bit_length()))
-    return tuple(tokens << n for n in range((most // tokens).bit_length()))
+    least = 2 * tokens
+    if shape.amd and most > tokens and any(by_engine(t) for t in bodies):
+        least = shape.warps * tokens
+        most = max(most, least)
+    return (tokens, *(least << n for n in range((most // least).bit_length())))
 
 
 def is_fp4(s: ScaledDot) -> bool:

@@ -36,6 +36,11 @@ class Shape:
     `stages` are the compiler's, and so are `registers` of a thread on CUDA, where all may be used:
     a spill in a loop over weights costs more than fewer resident workers. A sum of floats that the
     matrix engine makes takes up to `float_units` panels; one of e4m3 is as `fp8` says.
+
+    `amd` is what LLVM for AMD needs. Heights of tiles are told apart outside loops over units:
+    inside, it computes ahead of the loop what each height needs, for all of them at once. A higher
+    tile of a sum by the engine has `tokens` for each warp: of a lower one all warps make all.
+    Products load no row under a mask, which would be a branch for each load.
     """
 
     tokens: int = 8
@@ -48,6 +53,7 @@ class Shape:
     fp4: Fp4 | None = None
     float_units: int = 4
     fp8: Fp8 | None = None
+    amd: bool = False
 
     def __str__(self) -> str:
         return (

@@ -6,20 +6,19 @@ trips are an axis it is [trips, axes]; elsewhere it is the axes that fit, in loo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from speccc.errors import UnsupportedError
 from speccc.ir.expr import (
-    Apply,
     Const,
     Expr,
-    Fn,
     Load,
     LoadBytes,
     Var,
     children,
+    variables,
 )
 from speccc.ir.tile import (
     LANES,
@@ -29,25 +28,22 @@ from speccc.ir.tile import (
     Dot,
     For,
     Map,
-    Red,
     Reduce,
     RowTiles,
     ScaledDot,
     Share,
     Stmt,
 )
-from speccc.ir.types import F32, Kind
 from speccc.targets.triton.dots import dot, enter_lanes, scaled_dot
 from speccc.targets.triton.engine import units_of
-from speccc.targets.triton.expr import TYPES, Held, Tiled, f32, placed
+from speccc.targets.triton.expr import TYPES, Held, Tiled
 from speccc.targets.triton.heights import heights, is_fp4
+from speccc.targets.triton.reductions import LONG, axis, power, reduce
 from speccc.targets.triton.registers import accesses, lane_extent, lane_extents, row_axes
 from speccc.targets.triton.writer import Outer, Rows, Wide, Writer
 
 TILE = 1024
 """Most elements of a tile of a `Map`."""
-LONG = 128
-"""From this extent on a reduction takes more than sixteen elements a trip where order allows it."""
 
 
 def block(w: Writer, body: tuple[Stmt, ...]) -> None:
@@ -60,11 +56,6 @@ def block(w: Writer, body: tuple[Stmt, ...]) -> None:
         if emit is None:
             raise UnsupportedError(f"no form of {type(s).__name__}", where="triton")
         emit(w, s)
-
-
-def power(n: int) -> int:
-    """The least power of two that is not below n."""
-    return 1 << max(0, n - 1).bit_length()
 
 
 def _alloc(w: Writer, s: Alloc, rest: tuple[Stmt, ...]) -> None:
@@ -133,10 +124,29 @@ def _elements(s: Stmt) -> int:
 
 
 def _share(w: Writer, s: Share) -> None:
-    count = units_at_once(w, s)
     w.barrier(w.reads(s.extent), ())
-    extent = w.expr(s.extent)
-    unit = w.name(s.var.name)
+    tiles = _told_apart(w, s)
+    if tiles is None:
+        _units(w, s)
+        return
+    for size in _each_height(w, tiles):
+        w.chosen = (tiles, size)
+        _units(w, s)
+    w.chosen = None
+
+
+def _told_apart(w: Writer, s: Share) -> RowTiles | None:
+    """The row tiles whose heights are told apart outside the loop over units, where they can be."""
+    tiles = s.body[0]
+    if not w.shape.amd or len(s.body) > 1 or not isinstance(tiles, RowTiles):
+        return None
+    alike = id(tiles) in w.choices.clips and s.var not in variables(tiles.extent)
+    return tiles if alike and not w.reads(tiles.extent) else None
+
+
+def _units(w: Writer, s: Share) -> None:
+    """The loop over units, of one or of several at a time."""
+    count, extent, unit = units_at_once(w, s), w.expr(s.extent), w.name(s.var.name)
     if count == 1:
         w.env[s.var] = unit
         with w.loop(f"for {unit} in range(worker, {extent}, workers):", s.body):
@@ -198,8 +208,15 @@ def _row_tiles(w: Writer, s: RowTiles) -> None:
 
 
 def _clipped(w: Writer, s: RowTiles) -> None:
-    """Masked tiles of one body. Where several heights are offered, the least that does for all."""
+    """Masked tiles of one body."""
     w.barrier(w.reads(s.extent), ())
+    extent, sizes = w.expr(s.extent), _each_height(w, s)
+    for _ in (w.chosen[1],) if w.chosen and w.chosen[0] is s else sizes:
+        _tiles_of(w, s, extent)
+
+
+def _each_height(w: Writer, s: RowTiles) -> Iterator[int]:
+    """Heights that tiles are written for, each in its branch: the least that does for all rows."""
     extent, shape = w.expr(s.extent), w.shape
     sizes = heights(s, shape)
     with w.branches() as branch:
@@ -207,7 +224,7 @@ def _clipped(w: Writer, s: RowTiles) -> None:
             if len(sizes) > 1:
                 branch(None if size == sizes[-1] else f"{extent} <= {size}")
             w.shape = replace(shape, tokens=size)
-            _tiles_of(w, s, extent)
+            yield size
     w.shape = shape
 
 
@@ -219,7 +236,10 @@ def _tiles_of(w: Writer, s: RowTiles, extent: str) -> None:
     with w.loop(f"for {row} in range(0, {extent}, {size}):", clip.body):
         token = w.let("token", f"tl.arange(0, {size})")
         live = w.let("live", f"{token} < {extent} - {row}")
-        w.rows = Rows(clip, Tiled(token, 1, live), {})
+        tokens = near = Tiled(token, 1, live)
+        if w.shape.amd:
+            near = Tiled(w.let("near", f"tl.minimum({token}, {extent} - {row} - 1)"), 1)
+        w.rows = Rows(clip, tokens, near, {})
         for width in lane_extents(clip):
             enter_lanes(w, width)
         block(w, clip.body)
@@ -280,22 +300,9 @@ def _tile(w: Writer, s: Map) -> tuple[int, tuple[int, ...]]:
         return 2, (size, w.shape.tokens)
     if w.outer is not None:
         for n, a in enumerate(s.axes, 1):
-            _axis(w, a, n, power(int(a.extent)))  # type: ignore[arg-type]
+            axis(w, a, n, power(int(a.extent)))  # type: ignore[arg-type]
         return 1 + len(s.axes), (w.outer.size,)
     return _looped(w, s.axes), ()
-
-
-def _axis(w: Writer, a: Axis, dim: int, size: int) -> None:
-    """An axis as dimension `dim`, in a loop if it is longer than `size`."""
-    lanes, extent = f"tl.arange(0, {size})", w.expr(a.extent)
-    if not isinstance(a.extent, int) or a.extent > size:
-        first = w.name(f"{a.var.name}_first")
-        w.put(f"for {first} in range(0, {extent}, {size}):")
-        w.depth += 1
-        lanes = f"{first} + {lanes}"
-    name = w.let(a.var.name, lanes)
-    whole = isinstance(a.extent, int) and a.extent % size == 0
-    w.env[a.var] = Tiled(name, dim, None if whole else f"({name} < {extent})")
 
 
 def _looped(w: Writer, axes: tuple[Axis, ...]) -> int:
@@ -312,68 +319,8 @@ def _looped(w: Writer, axes: tuple[Axis, ...]) -> int:
         w.put(f"for {w.env[a.var]} in range(0, {w.expr(a.extent)}):")
         w.depth += 1
     for n, a in enumerate(axes[tiled:]):
-        _axis(w, a, n, sizes[tiled + n])
+        axis(w, a, n, sizes[tiled + n])
     return len(axes) - tiled
-
-
-def _reduce(w: Writer, s: Reduce) -> None:
-    # Sixteen partial results, taken in steps of sixteen: the order the IR fixes for a sum.
-    w.barrier(w.reads(s.value, *s.index), {s.dst})
-    largest, depth = s.red is Red.MAX, w.depth
-    dim = 1 if w.outer else 0
-    width = _width(s)
-    shape = f"{w.outer.size}, {width}" if w.outer else f"{width},"
-    total = w.let("partial", f"tl.full(({shape}), {_start(s)}, {TYPES[s.dst.dtype.name]})")
-    _axis(w, s.axis, dim, width)
-    step = _step(w, s, total, dim + 1)
-    live = w.env[s.axis.var].live  # type: ignore[union-attr]
-    mask = None if live is None else placed(live, (dim,), dim + 1)
-    w.put(f"{total} = {step}" if mask is None else f"{total} = tl.where({mask}, {step}, {total})")
-    w.depth = depth
-    result = _largest(w, s, total, dim) if largest else _halved(w, total, dim)
-    if s.dst in w.choices.held:
-        w.put(f"{w.held[s.dst].text} = {result}")
-    else:
-        w.store(s.dst, s.index, result, dim, {w.outer.var} if w.outer else set())
-
-
-def _width(s: Reduce) -> int:
-    long = not isinstance(s.axis.extent, int) or s.axis.extent >= LONG
-    return LONG if s.red is Red.MAX and long else LANES
-
-
-def _start(s: Reduce) -> str:
-    if s.red is Red.SUM:
-        return "0"
-    return f32(float("-inf")) if s.value.dtype.kind is Kind.FLOAT else str(-(2**31))
-
-
-def _halved(w: Writer, total: str, dim: int) -> str:
-    """16 partial sums -> one: l takes in l + 8, then l + 4, l + 2, l + 1."""
-    outer = f"{w.outer.size}, " if w.outer else ""
-    for width in (8, 4, 2):
-        w.put(f"{total} = tl.sum(tl.reshape({total}, ({outer}2, {width})), axis={dim})")
-    return f"tl.sum({total}, axis={dim})"
-
-
-def _largest(w: Writer, s: Reduce, total: str, dim: int) -> str:
-    """The maximum; a NaN counts as larger than all, which `tl.max` does not promise."""
-    top = f"tl.max({total}, axis={dim})"
-    if s.value.dtype.kind is not Kind.FLOAT:
-        return top
-    odd = f"tl.sum(({total} != {total}).to(tl.int32), axis={dim}) > 0"
-    return f'tl.where({odd}, float("nan"), {top})'
-
-
-def _step(w: Writer, s: Reduce, total: str, ndim: int) -> str:
-    value = s.value
-    if s.red is Red.MAX:
-        nan = ", propagate_nan=tl.PropagateNan.ALL" if value.dtype.kind is Kind.FLOAT else ""
-        return f"tl.maximum({total}, {w.expr(value, ndim)}{nan})"
-    if isinstance(value, Apply) and value.fn is Fn.MUL and value.dtype == F32:
-        a, b = (w.expr(v, ndim) for v in value.args)
-        return f"tl.fma({a}, {b}, {total})"
-    return f"{total} + {w.expr(value, ndim)}"
 
 
 _EMIT: dict[type, Callable[[Writer, Any], None]] = {
@@ -381,7 +328,7 @@ _EMIT: dict[type, Callable[[Writer, Any], None]] = {
     Share: _share,
     RowTiles: _row_tiles,
     Map: _map,
-    Reduce: _reduce,
+    Reduce: reduce,
     Dot: dot,
     ScaledDot: scaled_dot,
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from speccc.ir.expr import Expr, Load, LoadBytes, Var, lit, substitute, variables
 from speccc.ir.fragment import loads
-from speccc.ir.tile import Buf, Dot, Map, Reduce, ScaledDot, Stmt
+from speccc.ir.tile import Buf, Dot, Map, Reduce, RowTiles, ScaledDot, Stmt
 from speccc.passes.clip_rows import RowClip
 from speccc.targets.triton.expr import Held, Scope, Tiled, address, pointer, render, step_of
 from speccc.targets.triton.names import Names
@@ -34,10 +34,14 @@ class Wide:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A clipped row tile: its rows as columns of tensors, and lanes by their number a unit."""
+    """A clipped row tile: its rows as columns of tensors, and lanes by their number a unit.
+
+    `near` are rows to load from without a mask: past the end the last one, whose sums are not kept.
+    """
 
     clip: RowClip
     tokens: Tiled
+    near: Tiled
     lanes: dict[int, tuple[str, str | None, str | None, str | None]]
 
 
@@ -87,6 +91,8 @@ class Writer:
     outer: Outer | None = None
     tall: dict[Buf, int] = field(default_factory=dict)
     """Rows that a tile in memory has where row tiles are higher than the program's own."""
+    chosen: tuple[RowTiles, int] | None = None
+    """Row tiles whose height is known where they begin."""
     inline: bool = False
     """Whether the function must become a part of the kernel that calls it."""
 
