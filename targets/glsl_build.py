@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from speccc.scratch import Scratch
 from speccc.system_root import vulkan_root
 from speccc.targets.build_error import BuildError
+from speccc.targets.spirv_memory import ordered_by_barriers
 
 TARGET_ENV = "vulkan1.3"
 # What the tests use; 12.0 (Debian 12) does not know GL_KHR_cooperative_matrix.
@@ -71,7 +72,7 @@ def compile_glsl(
         if done.returncode != 0 or not out.exists():
             log = (done.stdout + done.stderr).decode(errors="replace")
             raise BuildError(_quote_lines(log, text), where=name)
-        spirv = out.read_bytes()
+        spirv = ordered_by_barriers(out.read_bytes())
     validate_spirv(spirv, tools, name=name)
     return spirv
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,13 @@ def test_the_pipeline_is_the_one_that_the_runtime_makes(model: Path) -> None:
         takes = interface(files("rdna3", texts[launch.source])["spv"])
         assert takes.bindings == len(launch.buffers) + 1
         assert takes.pushed == (not set(launch.scalars) <= sizes)
+
+
+def test_reads_of_shared_memory_do_not_wait_for_one_another(model: Path) -> None:
+    """In a kernel with matrices too: the largest of 16 partial results is read by 16 loads."""
+    (text,) = (s.text for s in rendered("rdna3", model).sources if s.name == "ffn_down")
+    lines = files("rdna3", text)["amd.asm"].decode().splitlines()
+    assert sum("\tds_load_" in a and "\tds_load_" in b for a, b in pairwise(lines)) >= 15
 
 
 @pytest.mark.parametrize("fmt", ["f16", "fp8"])
