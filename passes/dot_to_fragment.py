@@ -34,10 +34,16 @@ from speccc.ir.tile import (
     Stmt,
     walk,
 )
-from speccc.ir.types import DType, Kind
+from speccc.ir.types import DType
 from speccc.passes.clip_rows import RowClip, clip_rows
 from speccc.passes.float_dot_to_fragment import HELD_AS, FloatTiles, lower_float_dot
 from speccc.passes.insert_barriers import insert_barriers
+from speccc.passes.reduce_to_fragment import (
+    folds_side_by_side,
+    independent,
+    lower_reduce,
+    lower_reduces,
+)
 from speccc.passes.scaled_dot_to_fragment import Staging, lower_scaled_dot
 from speccc.passes.scaled_dot_to_lanes import (
     LaneTiles,
@@ -54,7 +60,6 @@ TILE_BYTES = 6144
 HELD_ROWS, LEAST_PARTS = 8, 4
 """Rows of a float dot that an invocation holds in registers; and into how many parts its rows are
 dealt out, at least: between them what a chain of tokens and the heads of a KV head make."""
-LEAST_I32 = -(2**31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,7 @@ class _Lowering:
         self.moved: dict[Buf, Buf] = {}
         self.staging: Staging | None = None
         self.floats: dict[tuple[MmaShape, int], FloatTiles] = {}
+        self.partials: dict[DType, Buf] = {}
         self.values: dict[Var, Expr] = {}
         self.clip: RowClip | None = None
         self.live: Expr | None = None
@@ -142,7 +148,8 @@ class _Lowering:
         lowered = self.block(body)
         made = (self.staging, *self.lanes.values(), *self.floats.values())
         tiles = [t for t in made if t is not None]
-        return insert_barriers((*(a for t in tiles for a in t.allocs()), *lowered))
+        allocs = (*(a for t in tiles for a in t.allocs()), *map(Alloc, self.partials.values()))
+        return insert_barriers((*allocs, *lowered))
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
@@ -199,7 +206,13 @@ def _alloc(low: _Lowering, s: Alloc) -> list[Stmt]:
 
 
 def _for(low: _Lowering, s: For) -> list[Stmt]:
-    return [For(s.var, low.bound(s.lo), low.bound(s.hi), low.block(s.body))]
+    one, count = independent(s) if low.clip is None else None, low.bound(s.hi)
+    if isinstance(one, Map):
+        return _map(low, Map(one.dst, one.index, (Axis(s.var, s.hi), *one.axes), one.value))
+    if isinstance(one, Reduce):
+        partial = low.partials.setdefault(one.value.dtype, folds_side_by_side(one.value.dtype))
+        return lower_reduces(_moved(low, one), s.var, count, partial)
+    return [For(s.var, low.bound(s.lo), count, low.block(s.body))]
 
 
 def _share(low: _Lowering, s: Share) -> list[Stmt]:
@@ -248,34 +261,13 @@ def _map(low: _Lowering, s: Map) -> list[Stmt]:
 
 
 def _reduce(low: _Lowering, s: Reduce) -> list[Stmt]:
-    """16 partial folds by 16 invocations, then the tree of 16 by one."""
-    partial = Buf("partial", (LANES,), s.value.dtype, Mem.SHARED)
-    lane, step = Var("lane"), Var("step")
-    extent = low.bound(s.axis.extent)
-    # Lane l folds elements l, l + 16, ...: as many as lie below the extent.
-    count = ex.idiv(ex.sub(ex.add(ex.lit(extent), LANES - 1), lane), LANES)
-    element = ex.add(ex.mul(step, LANES), lane)
-    value = ex.substitute(low.expr(s.value), {s.axis.var: element})
-    init = _neutral(s.red, s.value.dtype)
-    fold = LaneFold(partial, (lane,), (Axis(lane, LANES),), step, 0, count, s.red, init, value)
-    joined = LaneMap(low.buf(s.dst), low.index(s.index), (), _tree(partial, s.red))
-    return [Alloc(partial), fold, joined]
+    return lower_reduce(_moved(low, s))
 
 
-def _neutral(red: Red, dtype: DType) -> Expr:
-    if red is Red.SUM:
-        return ex.lit(0.0 if dtype.kind is Kind.FLOAT else 0, dtype)
-    return ex.lit(float("-inf") if dtype.kind is Kind.FLOAT else LEAST_I32, dtype)
-
-
-def _tree(partial: Buf, red: Red) -> Expr:
-    """Partial l takes in l + 8, l + 4, l + 2 and l + 1."""
-    join = ex.add if red is Red.SUM else ex.maximum
-    level: list[Expr] = [Load(partial, (ex.lit(n),)) for n in range(LANES)]
-    while len(level) > 1:
-        half = len(level) // 2
-        level = [join(level[n], level[n + half]) for n in range(half)]
-    return level[0]
+def _moved(low: _Lowering, s: Reduce) -> Reduce:
+    """The reduction over this level's buffers."""
+    axis = Axis(s.axis.var, low.bound(s.axis.extent))
+    return Reduce(low.buf(s.dst), low.index(s.index), axis, s.red, low.expr(s.value))
 
 
 def _dot(low: _Lowering, s: Dot) -> list[Stmt]:

@@ -16,7 +16,7 @@ from tile_gen import SIZES, Program, dots, elementwise, matmuls, reductions
 from speccc.ir import expr as ex
 from speccc.ir.expr import Load, Var
 from speccc.ir.formats import FORMATS
-from speccc.ir.fragment import FoldRows, walk
+from speccc.ir.fragment import Barrier, FoldRows, walk
 from speccc.ir.fragment_verify import verify_fragment
 from speccc.ir.interp_fragment import run_fragment_kernel
 from speccc.ir.interp_tile import run_kernel
@@ -125,6 +125,54 @@ def test_rows_in_registers_begin_with_zeros_only(where: str) -> None:
         run_kernel(kernel, bufs, {m: rows})
         run_fragment_kernel(fragment, other, {m: rows})
         np.testing.assert_array_equal(other[y], bufs[y])
+
+
+def same_as_block_level(kernel: Kernel, *sizes: int) -> tuple[Stmt, ...]:
+    """Runs a kernel of f32 buffers at both levels; the statements at fragment level."""
+    fragment = lowered(kernel)
+    verify_fragment(fragment)
+    for size in sizes or (0,):
+        known = {v: size for v in kernel.scalars}
+        shapes = {b: [known.get(n, n) for n in b.shape] for b in kernel.bufs}  # type: ignore[call-overload]
+        rng = np.random.default_rng(size)
+        bufs = {b: rng.standard_normal(s).astype(np.float32) for b, s in shapes.items()}
+        other = {b: v.copy() for b, v in bufs.items()}
+        run_kernel(kernel, bufs, known)
+        run_fragment_kernel(fragment, other, known)
+        for b in kernel.bufs:
+            np.testing.assert_array_equal(other[b], bufs[b])
+    return tuple(walk(fragment.body))
+
+
+@pytest.mark.parametrize("red", list(Red))
+def test_reductions_of_a_loop_are_done_side_by_side(red: Red) -> None:
+    """Eight at a time, two barriers each time, however many trips the loop has."""
+    n, b, t, c, d = (Var(v) for v in "nbtcd")
+    x, y, z = Buf("x", (n, 40), F32), Buf("y", (n,), F32), Buf("z", (280,), F32)
+    value = ex.mul(Load(x, (b, t)), Load(x, (b, t)))
+    place = ex.add(ex.mul(c, 40), d)
+    copy = Map(z, (place,), (Axis(d, 40),), ex.add(Load(x, (c, d)), 1.0))
+    reduce = Reduce(y, (b,), Axis(t, 40), red, value)
+    kernel = Kernel("loops", (x, y), (n,), (For(b, 0, n, (reduce,)),))
+    found = same_as_block_level(kernel, 1, 8, 9, 40)
+    assert sum(isinstance(s, For) for s in found) == 1
+    assert sum(isinstance(s, Barrier) for s in found) == 2
+    copies = Kernel("maps", (x, z), (n,), (For(c, 0, n, (copy,)),))
+    assert not any(isinstance(s, (For, Barrier)) for s in same_as_block_level(copies, 7))
+
+
+@pytest.mark.parametrize("what", ["reads its own", "overlaps", "grows", "begins later", "has two"])
+def test_trips_that_depend_on_each_other_stay_in_order(what: str) -> None:
+    x, y = Buf("x", (64,), F32), Buf("y", (64,), F32)
+    b, t = Var("b"), Var("t")
+    place = ex.add(ex.mul(b, 2 if what == "overlaps" else 4), t)
+    extent = ex.add(b, 1) if what == "grows" else 4
+    value = Load(y, (ex.sub(63, place),)) if what == "reads its own" else Load(x, (place,))
+    one = Map(y, (place,), (Axis(t, extent),), ex.add(value, ex.cast(b, F32)))
+    body = (one, replace(one, dst=x)) if what == "has two" else (one,)
+    loop = For(b, 1 if what == "begins later" else 0, 4 if what == "grows" else 16, body)
+    found = same_as_block_level(Kernel("trips", (x, y), (), (loop,)))
+    assert any(isinstance(s, For) for s in found)
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 50])

@@ -33,6 +33,7 @@ from speccc.ir.interp_tile import run_kernel
 from speccc.ir.packed import PANEL, PackedMatrix
 from speccc.ir.tile import Buf, Stmt
 from speccc.ir.types import F16, F32
+from speccc.passes.reduce_to_fragment import TOGETHER
 from speccc.targets.clike.writer import Writer
 from speccc.targets.glsl_build import compile_glsl, disassemble_spirv
 from speccc.targets.vulkan.glsl import glsl
@@ -40,6 +41,8 @@ from speccc.targets.vulkan.glsl_prelude import Fma, prelude
 from speccc.targets.vulkan.render import render_shader
 
 K, N = 96, 32
+LONG = 32 * (TOGETHER + 1)
+"""Columns of rows with more blocks than are reduced side by side."""
 FORMATS = ("q4_1", "q4_0", "q8_0")
 WIDTHS = (1, 3, 8, 17)
 # Tokens as rows of one fragment, of two side by side, of a taller one, and as columns.
@@ -81,7 +84,7 @@ def test_workgroups_of_any_size_agree(subgroups: int) -> None:
 
 def test_a_removed_barrier_is_a_race() -> None:
     """Each but the last: that one keeps two row tiles apart in y, which they never share."""
-    p = proof_program(K, N)
+    p = proof_program(LONG, N)
     # With 16 invocations two maps of 16 lanes happen to need no barrier between them.
     kernel = lowered(p.kernel, subgroups=4)
     count = sum(isinstance(s, Barrier) for s in walk(kernel.body))

@@ -94,7 +94,7 @@ def test_a_text_says_which_ways_it_has(front: Front) -> None:
     """Both, with the rows at which one takes over from the other."""
     sources = target("vulkan:ada").render(front.plan, front.arena, front.bounds).sources
     (text,) = (s.text for s in sources if s.name == "ffn_down")
-    assert re.search(r"for \(int few = 0; few < min\(8 / ", text)
+    assert re.search(r"for \(int few = 0; few < min\(div_ir\(8, ", text)
     assert "coopMatMulAdd(" in text
     assert "dotPacked4x8EXT(" in text
     assert "subgroupShuffleXor(" in text

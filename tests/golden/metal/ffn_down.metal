@@ -1,5 +1,5 @@
 // ffn_down for Metal, metal:m4, f16*f16->f32 8x8x8, 2 subgroups of 32.
-// sha256 of what follows: b989744adba3c0c8
+// sha256 of what follows: b74c2ec0fded56fe
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 #pragma METAL fp math_mode(safe)
@@ -101,25 +101,24 @@ kernel void ffn_down(
     threadgroup float dots[512];
     threadgroup int x_words[512];
     threadgroup int lane_dots[1024];
-    threadgroup float partial[16];
-    threadgroup int partial_2[16];
+    threadgroup float partial[128];
+    threadgroup int partial_2[128];
     threadgroup float acc0[512];
     for (int r = 0; r < m; ++r) {
-        for (int b = 0; b < 5; ++b) {
-            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-            for (int e = invocation; e < 16; e += INVOCATIONS) {
-                int lane_2 = e;
-                float total = as_type<float>(0xff800000u);
-                for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
-                    total = max(total, abs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step * 16) + lane_2))]));
-                }
-                partial[lane_2] = total;
+        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+            int lane_2 = mod_ir(e, 16);
+            int b = div_ir(e, 16);
+            float total = as_type<float>(0xff800000u);
+            for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
+                total = max(total, abs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step * 16) + lane_2))]));
             }
-            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-            if (invocation == 0) {
-                float value = max(max(max(max(partial[0], partial[8]), max(partial[4], partial[12])), max(max(partial[2], partial[10]), max(partial[6], partial[14]))), max(max(max(partial[1], partial[9]), max(partial[5], partial[13])), max(max(partial[3], partial[11]), max(partial[7], partial[15]))));
-                amax[workgroup * (5) + b] = value;
-            }
+            partial[(b * 16) + lane_2] = total;
+        }
+        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            float value = max(max(max(max(partial[b * 16], partial[(b * 16) + 8]), max(partial[(b * 16) + 4], partial[(b * 16) + 12])), max(max(partial[(b * 16) + 2], partial[(b * 16) + 10]), max(partial[(b * 16) + 6], partial[(b * 16) + 14]))), max(max(max(partial[(b * 16) + 1], partial[(b * 16) + 9]), max(partial[(b * 16) + 5], partial[(b * 16) + 13])), max(max(partial[(b * 16) + 3], partial[(b * 16) + 11]), max(partial[(b * 16) + 7], partial[(b * 16) + 15]))));
+            amax[workgroup * (5) + b] = value;
         }
         threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
         for (int e = invocation; e < 5; e += INVOCATIONS) {
@@ -132,29 +131,28 @@ kernel void ffn_down(
             float value = (0.0f < amax[workgroup * (5) + b]) ? (127.0f / amax[workgroup * (5) + b]) : 0.0f;
             inverse[workgroup * (5) + b] = value;
         }
-        for (int b = 0; b < 5; ++b) {
-            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-            for (int e = invocation; e < 32; e += INVOCATIONS) {
-                int t = e;
-                char value = char(int(rint(ffn_gate_up_6[(r * 160) + ((b * 32) + t)] * inverse[workgroup * (5) + b])));
-                xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
-            }
+        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+        for (int e = invocation; e < 5 * 32; e += INVOCATIONS) {
+            int t = mod_ir(e, 32);
+            int b = div_ir(e, 32);
+            char value = char(int(rint(ffn_gate_up_6[(r * 160) + ((b * 32) + t)] * inverse[workgroup * (5) + b])));
+            xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
         }
-        for (int b = 0; b < 5; ++b) {
-            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-            for (int e = invocation; e < 16; e += INVOCATIONS) {
-                int lane_2 = e;
-                int total = 0;
-                for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
-                    total = total + int(xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + ((step * 16) + lane_2))]);
-                }
-                partial_2[lane_2] = total;
+        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+            int lane_2 = mod_ir(e, 16);
+            int b = div_ir(e, 16);
+            int total = 0;
+            for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
+                total = total + int(xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + ((step * 16) + lane_2))]);
             }
-            threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-            if (invocation == 0) {
-                int value = (((partial_2[0] + partial_2[8]) + (partial_2[4] + partial_2[12])) + ((partial_2[2] + partial_2[10]) + (partial_2[6] + partial_2[14]))) + (((partial_2[1] + partial_2[9]) + (partial_2[5] + partial_2[13])) + ((partial_2[3] + partial_2[11]) + (partial_2[7] + partial_2[15])));
-                xi[workgroup * (m * 5) + (r * 5) + b] = value;
-            }
+            partial_2[(b * 16) + lane_2] = total;
+        }
+        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            int value = (((partial_2[b * 16] + partial_2[(b * 16) + 8]) + (partial_2[(b * 16) + 4] + partial_2[(b * 16) + 12])) + ((partial_2[(b * 16) + 2] + partial_2[(b * 16) + 10]) + (partial_2[(b * 16) + 6] + partial_2[(b * 16) + 14]))) + (((partial_2[(b * 16) + 1] + partial_2[(b * 16) + 9]) + (partial_2[(b * 16) + 5] + partial_2[(b * 16) + 13])) + ((partial_2[(b * 16) + 3] + partial_2[(b * 16) + 11]) + (partial_2[(b * 16) + 7] + partial_2[(b * 16) + 15])));
+            xi[workgroup * (m * 5) + (r * 5) + b] = value;
         }
         threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
         for (int e = invocation; e < 5; e += INVOCATIONS) {

@@ -1,5 +1,5 @@
 // ffn_down for SYCL, sycl:bmg, i8*i8->i32 8x16x32, 4 subgroups of 16.
-// sha256 of what follows: 353181a62de65704
+// sha256 of what follows: 9c57862bece1ee65
 #include <sycl/builtins.hpp>
 #include <sycl/ext/oneapi/free_function_kernel_properties.hpp>
 #include <sycl/ext/oneapi/free_function_queries.hpp>
@@ -227,25 +227,24 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
     alignas(64) syclexp::work_group_static<int[512]> dots;
     syclexp::work_group_static<int[512]> x_words;
     syclexp::work_group_static<int[1024]> lane_dots;
-    syclexp::work_group_static<float[16]> partial;
-    syclexp::work_group_static<int[16]> partial_2;
+    syclexp::work_group_static<float[128]> partial;
+    syclexp::work_group_static<int[128]> partial_2;
     syclexp::work_group_static<float[512]> acc0;
     ROLLED for (int r = 0; r < m; ++r) {
-        ROLLED for (int b = 0; b < 5; ++b) {
-            sycl::group_barrier(item.get_group());
-            ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
-                int lane_2 = e;
-                float total = sycl::bit_cast<float>(0xff800000u);
-                for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
-                    total = max_ir(total, sycl::fabs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step * 16) + lane_2))]));
-                }
-                partial[lane_2] = total;
+        ROLLED for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+            int lane_2 = mod_ir(e, 16);
+            int b = div_ir(e, 16);
+            float total = sycl::bit_cast<float>(0xff800000u);
+            for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
+                total = max_ir(total, sycl::fabs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step * 16) + lane_2))]));
             }
-            sycl::group_barrier(item.get_group());
-            if (invocation == 0) {
-                float value = max_ir(max_ir(max_ir(max_ir(partial[0], partial[8]), max_ir(partial[4], partial[12])), max_ir(max_ir(partial[2], partial[10]), max_ir(partial[6], partial[14]))), max_ir(max_ir(max_ir(partial[1], partial[9]), max_ir(partial[5], partial[13])), max_ir(max_ir(partial[3], partial[11]), max_ir(partial[7], partial[15]))));
-                amax[workgroup * (5) + b] = value;
-            }
+            partial[(b * 16) + lane_2] = total;
+        }
+        sycl::group_barrier(item.get_group());
+        ROLLED for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            float value = max_ir(max_ir(max_ir(max_ir(partial[b * 16], partial[(b * 16) + 8]), max_ir(partial[(b * 16) + 4], partial[(b * 16) + 12])), max_ir(max_ir(partial[(b * 16) + 2], partial[(b * 16) + 10]), max_ir(partial[(b * 16) + 6], partial[(b * 16) + 14]))), max_ir(max_ir(max_ir(partial[(b * 16) + 1], partial[(b * 16) + 9]), max_ir(partial[(b * 16) + 5], partial[(b * 16) + 13])), max_ir(max_ir(partial[(b * 16) + 3], partial[(b * 16) + 11]), max_ir(partial[(b * 16) + 7], partial[(b * 16) + 15]))));
+            amax[workgroup * (5) + b] = value;
         }
         sycl::group_barrier(item.get_group());
         ROLLED for (int e = invocation; e < 5; e += INVOCATIONS) {
@@ -258,29 +257,28 @@ void ffn_down(const uint8_t* weights, const float* attn_output_5, const float* f
             float value = (0.0f < amax[workgroup * (5) + b]) ? (127.0f / amax[workgroup * (5) + b]) : 0.0f;
             inverse[workgroup * (5) + b] = value;
         }
-        ROLLED for (int b = 0; b < 5; ++b) {
-            sycl::group_barrier(item.get_group());
-            ROLLED for (int e = invocation; e < 32; e += INVOCATIONS) {
-                int t = e;
-                int8_t value = int8_t(int(sycl::rint(ffn_gate_up_6[(r * 160) + ((b * 32) + t)] * inverse[workgroup * (5) + b])));
-                xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
-            }
+        sycl::group_barrier(item.get_group());
+        ROLLED for (int e = invocation; e < 5 * 32; e += INVOCATIONS) {
+            int t = mod_ir(e, 32);
+            int b = div_ir(e, 32);
+            int8_t value = int8_t(int(sycl::rint(ffn_gate_up_6[(r * 160) + ((b * 32) + t)] * inverse[workgroup * (5) + b])));
+            xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
         }
-        ROLLED for (int b = 0; b < 5; ++b) {
-            sycl::group_barrier(item.get_group());
-            ROLLED for (int e = invocation; e < 16; e += INVOCATIONS) {
-                int lane_2 = e;
-                int total = 0;
-                for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
-                    total = total + int(xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + ((step * 16) + lane_2))]);
-                }
-                partial_2[lane_2] = total;
+        sycl::group_barrier(item.get_group());
+        ROLLED for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+            int lane_2 = mod_ir(e, 16);
+            int b = div_ir(e, 16);
+            int total = 0;
+            for (int step = 0; step < div_ir(47 - lane_2, 16); ++step) {
+                total = total + int(xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + ((step * 16) + lane_2))]);
             }
-            sycl::group_barrier(item.get_group());
-            if (invocation == 0) {
-                int value = (((partial_2[0] + partial_2[8]) + (partial_2[4] + partial_2[12])) + ((partial_2[2] + partial_2[10]) + (partial_2[6] + partial_2[14]))) + (((partial_2[1] + partial_2[9]) + (partial_2[5] + partial_2[13])) + ((partial_2[3] + partial_2[11]) + (partial_2[7] + partial_2[15])));
-                xi[workgroup * (m * 5) + (r * 5) + b] = value;
-            }
+            partial_2[(b * 16) + lane_2] = total;
+        }
+        sycl::group_barrier(item.get_group());
+        ROLLED for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            int value = (((partial_2[b * 16] + partial_2[(b * 16) + 8]) + (partial_2[(b * 16) + 4] + partial_2[(b * 16) + 12])) + ((partial_2[(b * 16) + 2] + partial_2[(b * 16) + 10]) + (partial_2[(b * 16) + 6] + partial_2[(b * 16) + 14]))) + (((partial_2[(b * 16) + 1] + partial_2[(b * 16) + 9]) + (partial_2[(b * 16) + 5] + partial_2[(b * 16) + 13])) + ((partial_2[(b * 16) + 3] + partial_2[(b * 16) + 11]) + (partial_2[(b * 16) + 7] + partial_2[(b * 16) + 15])));
+            xi[workgroup * (m * 5) + (r * 5) + b] = value;
         }
         sycl::group_barrier(item.get_group());
         ROLLED for (int e = invocation; e < 5; e += INVOCATIONS) {

@@ -1,6 +1,6 @@
 #version 450
 // ffn_down for Vulkan, i8*i8->i32 16x16x16, 2 subgroups of 32.
-// sha256 of what follows: 529e57b6b7d8a4c0
+// sha256 of what follows: 7832ffc054412fff
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -34,8 +34,8 @@ shared int8_t w_tile[512];
 shared int dots[512];
 shared int x_words[512];
 shared int lane_dots[1024];
-shared float partial[16];
-shared int partial_2[16];
+shared float partial[128];
+shared int partial_2[128];
 shared float acc0[512];
 
 // a * b + c, rounded once.
@@ -89,21 +89,20 @@ void main() {
     const int workgroup = int(gl_WorkGroupID.x);
     const int workgroups = int(gl_NumWorkGroups.x);
     for (int r = 0; r < m; ++r) {
-        for (int b = 0; b < 5; ++b) {
-            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-            for (int e = invocation; e < 16; e += INVOCATIONS) {
-                int lane_2 = e;
-                precise float total = uintBitsToFloat(0xff800000u);
-                for (int step_2 = 0; step_2 < div_ir(47 - lane_2, 16); ++step_2) {
-                    total = max(total, abs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step_2 * 16) + lane_2))]));
-                }
-                partial[lane_2] = total;
+        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+            int lane_2 = mod_ir(e, 16);
+            int b = div_ir(e, 16);
+            precise float total = uintBitsToFloat(0xff800000u);
+            for (int step_2 = 0; step_2 < div_ir(47 - lane_2, 16); ++step_2) {
+                total = max(total, abs(ffn_gate_up_6[(r * 160) + ((b * 32) + ((step_2 * 16) + lane_2))]));
             }
-            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-            if (invocation == 0) {
-                precise float value = max(max(max(max(partial[0], partial[8]), max(partial[4], partial[12])), max(max(partial[2], partial[10]), max(partial[6], partial[14]))), max(max(max(partial[1], partial[9]), max(partial[5], partial[13])), max(max(partial[3], partial[11]), max(partial[7], partial[15]))));
-                amax[workgroup * (5) + b] = value;
-            }
+            partial[(b * 16) + lane_2] = total;
+        }
+        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            precise float value = max(max(max(max(partial[b * 16], partial[(b * 16) + 8]), max(partial[(b * 16) + 4], partial[(b * 16) + 12])), max(max(partial[(b * 16) + 2], partial[(b * 16) + 10]), max(partial[(b * 16) + 6], partial[(b * 16) + 14]))), max(max(max(partial[(b * 16) + 1], partial[(b * 16) + 9]), max(partial[(b * 16) + 5], partial[(b * 16) + 13])), max(max(partial[(b * 16) + 3], partial[(b * 16) + 11]), max(partial[(b * 16) + 7], partial[(b * 16) + 15]))));
+            amax[workgroup * (5) + b] = value;
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
         for (int e = invocation; e < 5; e += INVOCATIONS) {
@@ -116,29 +115,28 @@ void main() {
             precise float value = (0.0 < amax[workgroup * (5) + b]) ? (127.0 / amax[workgroup * (5) + b]) : 0.0;
             inverse[workgroup * (5) + b] = value;
         }
-        for (int b = 0; b < 5; ++b) {
-            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-            for (int e = invocation; e < 32; e += INVOCATIONS) {
-                int t = e;
-                precise int8_t value = int8_t(int(roundEven(ffn_gate_up_6[(r * 160) + ((b * 32) + t)] * inverse[workgroup * (5) + b])));
-                xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
-            }
+        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+        for (int e = invocation; e < 5 * 32; e += INVOCATIONS) {
+            int t = mod_ir(e, 32);
+            int b = div_ir(e, 32);
+            precise int8_t value = int8_t(int(roundEven(ffn_gate_up_6[(r * 160) + ((b * 32) + t)] * inverse[workgroup * (5) + b])));
+            xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
         }
-        for (int b = 0; b < 5; ++b) {
-            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-            for (int e = invocation; e < 16; e += INVOCATIONS) {
-                int lane_2 = e;
-                precise int total = 0;
-                for (int step_2 = 0; step_2 < div_ir(47 - lane_2, 16); ++step_2) {
-                    total = total + int(xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + ((step_2 * 16) + lane_2))]);
-                }
-                partial_2[lane_2] = total;
+        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+            int lane_2 = mod_ir(e, 16);
+            int b = div_ir(e, 16);
+            precise int total = 0;
+            for (int step_2 = 0; step_2 < div_ir(47 - lane_2, 16); ++step_2) {
+                total = total + int(xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + ((step_2 * 16) + lane_2))]);
             }
-            controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-            if (invocation == 0) {
-                precise int value = (((partial_2[0] + partial_2[8]) + (partial_2[4] + partial_2[12])) + ((partial_2[2] + partial_2[10]) + (partial_2[6] + partial_2[14]))) + (((partial_2[1] + partial_2[9]) + (partial_2[5] + partial_2[13])) + ((partial_2[3] + partial_2[11]) + (partial_2[7] + partial_2[15])));
-                xi[workgroup * (m * 5) + (r * 5) + b] = value;
-            }
+            partial_2[(b * 16) + lane_2] = total;
+        }
+        controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+        for (int e = invocation; e < 5; e += INVOCATIONS) {
+            int b = e;
+            precise int value = (((partial_2[b * 16] + partial_2[(b * 16) + 8]) + (partial_2[(b * 16) + 4] + partial_2[(b * 16) + 12])) + ((partial_2[(b * 16) + 2] + partial_2[(b * 16) + 10]) + (partial_2[(b * 16) + 6] + partial_2[(b * 16) + 14]))) + (((partial_2[(b * 16) + 1] + partial_2[(b * 16) + 9]) + (partial_2[(b * 16) + 5] + partial_2[(b * 16) + 13])) + ((partial_2[(b * 16) + 3] + partial_2[(b * 16) + 11]) + (partial_2[(b * 16) + 7] + partial_2[(b * 16) + 15])));
+            xi[workgroup * (m * 5) + (r * 5) + b] = value;
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
         for (int e = invocation; e < 5; e += INVOCATIONS) {
