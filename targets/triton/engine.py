@@ -58,6 +58,10 @@ CACHE_STEP = 16
 folded in, and with 32 columns of 64 rows registers spill."""
 # The bits of an e4m3 in those of an f16 are the number over 256, subnormal ones too.
 E4M3_AS_F16 = Operands(32, "e4m3_as_f16({})", "({}).to(tl.float16)", 256.0)
+# Where an instruction makes two f16 of two e4m3.
+E4M3_TO_F16 = Operands(
+    32, "({}).to(tl.float8e4nv, bitcast=True).to(tl.float16)", OPERANDS[F16].rows
+)
 HELPER = '''@triton.jit
 def e4m3_as_f16(x):
     """Bytes of e4m3 as f16, over 256: exact."""
@@ -73,7 +77,9 @@ def by_engine(s: Stmt) -> bool:
 
 def operands(shape: Shape, dtype: DType) -> Operands:
     """How a device multiplies numbers of a type: e4m3 as f16 where it has no such instruction."""
-    return E4M3_AS_F16 if dtype == E4M3 and not shape.fp8 else OPERANDS[dtype]
+    if dtype != E4M3 or (shape.fp8 and not shape.fp8.halves):
+        return OPERANDS[dtype]
+    return E4M3_TO_F16 if shape.fp8 else E4M3_AS_F16
 
 
 def fp8_of(profile: Profile) -> Fp8 | None:

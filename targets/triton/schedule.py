@@ -22,10 +22,14 @@ class Fp4:
 
 @dataclass(frozen=True, slots=True)
 class Fp8:
-    """Where there is an instruction for e4m3: most panels of its tile, and least tokens."""
+    """Where there is an instruction for e4m3: most panels of its tile, and least tokens.
+
+    `halves`: it makes f16 of them, which are what the engine multiplies.
+    """
 
     units: int = 4
     tokens: int = 1
+    halves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
