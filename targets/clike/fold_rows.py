@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -59,14 +60,30 @@ class _Rows:
         kind, zero = r.exprs.type(s.dst.dtype), r.exprs.render(ex.lit(0, s.dst.dtype))
         start = ", ".join(f"{x} = {zero}" for x in self.sums)
         r.out.line(f"{r.dialect.exact}{kind} {start};")
-        v = r.exprs.variable(s.var)
-        with r.counted(v, first, r.exprs.bound(s.hi), str(step) if step > 1 else ""):
+        with self._terms(first, step):
             for var, held in s.held:
                 once = r.exprs.render(held)
                 r.out.line(f"{r.exprs.type(var.dtype)} {r.exprs.variable(var)} = {once};")
             for n, x in enumerate(self.sums):
                 value = ex.substitute(s.value, {s.rows.var: self.row(n)})
                 r.out.line(f"{x} = {r.exprs.added(x, value)};")
+
+    @contextmanager
+    def _terms(self, first: str, step: int) -> Iterator[None]:
+        """The loop over them, by a number of turns where that is the same for all invocations: a
+        compiler sees it then, and unrolls the loop, so that its loads wait for one another no more.
+        """
+        r, s = self.r, self.s
+        v, hi = r.exprs.variable(s.var), r.exprs.bound(s.hi)
+        terms = s.hi - s.lo if isinstance(s.hi, int) and isinstance(s.lo, int) else 1
+        if step == 1 or terms % step:
+            with r.counted(v, first, hi, str(step) if step > 1 else ""):
+                yield
+            return
+        turn, index = r.names.fresh("turn"), r.dialect.types[INDEX.name]
+        with r.counted(turn, "0", str(terms // step)):
+            r.out.line(f"{index} {v} = {first} + {turn} * {step};")
+            yield
 
     def join(self, apart: int) -> None:
         """The sums of all invocations of an element, to each of them."""

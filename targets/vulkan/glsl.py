@@ -59,6 +59,7 @@ BITCASTS = {
 OWN = frozenset(("two_sum", "two_product", "Pushed"))
 """Names of the prelude and the interface."""
 EXTENSIONS = (
+    "GL_EXT_control_flow_attributes",
     "GL_KHR_cooperative_matrix",
     "GL_KHR_memory_scope_semantics",
     "GL_KHR_shader_subgroup_basic",
@@ -216,7 +217,7 @@ def glsl(fma: Fma, sizes: tuple[Var, ...] = ()) -> Dialect:
         subgroup="int(gl_SubgroupID)",
         lane="int(gl_SubgroupInvocationID)",
         shuffle="subgroupShuffleXor({}, {}u)",
-        rolled="",
+        rolled="[[dont_unroll]] ",
         barrier=BARRIER,
         half="unpackHalf2x16({}).x",
         reader=lambda r, e, at: _reader(r, e, at, views),

@@ -1,5 +1,5 @@
 // ffn_down for Metal, metal:m4, f16*f16->f32 8x8x8, 2 subgroups of 32.
-// sha256 of what follows: b74c2ec0fded56fe
+// sha256 of what follows: ead0bc75850067c3
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 #pragma METAL fp math_mode(safe)
@@ -186,7 +186,8 @@ kernel void ffn_down(
                             int j = mod_ir(e, 16);
                             int v = div_ir(e, 16);
                             int sum_0 = 0;
-                            for (int q = div_ir(int(lane_number), 16); q < 4; q += 2) {
+                            for (int turn = 0; turn < 2; ++turn) {
+                                int q = div_ir(int(lane_number), 16) + turn * 2;
                                 int codes = *(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))));
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
@@ -205,7 +206,8 @@ kernel void ffn_down(
                             int j = mod_ir(e, 16);
                             int v = div_ir(e, 16);
                             int sum_0 = 0, sum_1 = 0;
-                            for (int q = div_ir(int(lane_number), 16); q < 4; q += 2) {
+                            for (int turn = 0; turn < 2; ++turn) {
+                                int q = div_ir(int(lane_number), 16) + turn * 2;
                                 int codes = *(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))));
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
@@ -227,7 +229,8 @@ kernel void ffn_down(
                             int j = mod_ir(e, 16);
                             int v = div_ir(e, 16);
                             int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
-                            for (int q = div_ir(int(lane_number), 16); q < 4; q += 2) {
+                            for (int turn = 0; turn < 2; ++turn) {
+                                int q = div_ir(int(lane_number), 16) + turn * 2;
                                 int codes = *(device const int*)(weights + (((64256 + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4))));
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;

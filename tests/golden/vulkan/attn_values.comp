@@ -1,6 +1,7 @@
 #version 450
 // attn_values for Vulkan, no matrix instruction, 2 subgroups of 32.
-// sha256 of what follows: 023486e1fcf88b36
+// sha256 of what follows: b7c681f1420137b5
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -70,9 +71,9 @@ void main() {
     const int invocation = int(gl_LocalInvocationIndex);
     const int workgroup = int(gl_WorkGroupID.x);
     const int workgroups = int(gl_NumWorkGroups.x);
-    for (int unit = div_ir(workgroup * (3), workgroups); unit < div_ir((workgroup + 1) * (3), workgroups); ++unit) {
-        for (int row_tile = 0; row_tile < div_ir((m * 2) + 31, 32); ++row_tile) {
-            for (int e = invocation; e < (min((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+    [[dont_unroll]] for (int unit = div_ir(workgroup * (3), workgroups); unit < div_ir((workgroup + 1) * (3), workgroups); ++unit) {
+        [[dont_unroll]] for (int row_tile = 0; row_tile < div_ir((m * 2) + 31, 32); ++row_tile) {
+            [[dont_unroll]] for (int e = invocation; e < (min((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = mod_ir(e, 16);
                 int i = div_ir(e, 16);
                 precise float value = 0.0;
@@ -80,7 +81,7 @@ void main() {
             }
             controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
             if (div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) <= 1) {
-                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                [[dont_unroll]] for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
                     int j = mod_ir(e, 16);
                     int part = div_ir(e, 16);
                     precise float sum_0 = 0.0;
@@ -92,7 +93,7 @@ void main() {
                 }
             }
             else if (div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) <= 2) {
-                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                [[dont_unroll]] for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
                     int j = mod_ir(e, 16);
                     int part = div_ir(e, 16);
                     precise float sum_0 = 0.0, sum_1 = 0.0;
@@ -106,7 +107,7 @@ void main() {
                 }
             }
             else if (div_ir(min((m * 2) - (row_tile * 32), 32) + 3, 4) <= 4) {
-                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                [[dont_unroll]] for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
                     int j = mod_ir(e, 16);
                     int part = div_ir(e, 16);
                     precise float sum_0 = 0.0, sum_1 = 0.0, sum_2 = 0.0, sum_3 = 0.0;
@@ -124,7 +125,7 @@ void main() {
                 }
             }
             else {
-                for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
+                [[dont_unroll]] for (int e = invocation; e < 4 * 16; e += INVOCATIONS) {
                     int j = mod_ir(e, 16);
                     int part = div_ir(e, 16);
                     precise float sum_0 = 0.0, sum_1 = 0.0, sum_2 = 0.0, sum_3 = 0.0, sum_4 = 0.0, sum_5 = 0.0, sum_6 = 0.0, sum_7 = 0.0;
@@ -150,7 +151,7 @@ void main() {
                 }
             }
             controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-            for (int e = invocation; e < (min((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+            [[dont_unroll]] for (int e = invocation; e < (min((m * 2) - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = mod_ir(e, 16);
                 int i = div_ir(e, 16);
                 precise float value = acc[(i * 16) + j] * attn_inverse_4[(((unit * 2) + div_ir((row_tile * 32) + i, m)) * m) + mod_ir((row_tile * 32) + i, m)];

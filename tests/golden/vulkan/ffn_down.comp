@@ -1,6 +1,7 @@
 #version 450
 // ffn_down for Vulkan, i8*i8->i32 16x16x16, 2 subgroups of 32.
-// sha256 of what follows: 7832ffc054412fff
+// sha256 of what follows: 7c8631b10b1765d0
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -88,8 +89,8 @@ void main() {
     const int invocation = int(gl_LocalInvocationIndex);
     const int workgroup = int(gl_WorkGroupID.x);
     const int workgroups = int(gl_NumWorkGroups.x);
-    for (int r = 0; r < m; ++r) {
-        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+    [[dont_unroll]] for (int r = 0; r < m; ++r) {
+        [[dont_unroll]] for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
             int lane_2 = mod_ir(e, 16);
             int b = div_ir(e, 16);
             precise float total = uintBitsToFloat(0xff800000u);
@@ -99,31 +100,31 @@ void main() {
             partial[(b * 16) + lane_2] = total;
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-        for (int e = invocation; e < 5; e += INVOCATIONS) {
+        [[dont_unroll]] for (int e = invocation; e < 5; e += INVOCATIONS) {
             int b = e;
             precise float value = max(max(max(max(partial[b * 16], partial[(b * 16) + 8]), max(partial[(b * 16) + 4], partial[(b * 16) + 12])), max(max(partial[(b * 16) + 2], partial[(b * 16) + 10]), max(partial[(b * 16) + 6], partial[(b * 16) + 14]))), max(max(max(partial[(b * 16) + 1], partial[(b * 16) + 9]), max(partial[(b * 16) + 5], partial[(b * 16) + 13])), max(max(partial[(b * 16) + 3], partial[(b * 16) + 11]), max(partial[(b * 16) + 7], partial[(b * 16) + 15]))));
             amax[workgroup * (5) + b] = value;
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-        for (int e = invocation; e < 5; e += INVOCATIONS) {
+        [[dont_unroll]] for (int e = invocation; e < 5; e += INVOCATIONS) {
             int b = e;
             precise float value = amax[workgroup * (5) + b] / 127.0;
             xs[workgroup * (m * 5) + (r * 5) + b] = value;
         }
-        for (int e = invocation; e < 5; e += INVOCATIONS) {
+        [[dont_unroll]] for (int e = invocation; e < 5; e += INVOCATIONS) {
             int b = e;
             precise float value = (0.0 < amax[workgroup * (5) + b]) ? (127.0 / amax[workgroup * (5) + b]) : 0.0;
             inverse[workgroup * (5) + b] = value;
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-        for (int e = invocation; e < 5 * 32; e += INVOCATIONS) {
+        [[dont_unroll]] for (int e = invocation; e < 5 * 32; e += INVOCATIONS) {
             int t = mod_ir(e, 32);
             int b = div_ir(e, 32);
             precise int8_t value = int8_t(int(roundEven(ffn_gate_up_6[(r * 160) + ((b * 32) + t)] * inverse[workgroup * (5) + b])));
             xq[workgroup * (m * 160) + (r * 160) + ((b * 32) + t)] = value;
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-        for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
+        [[dont_unroll]] for (int e = invocation; e < 5 * 16; e += INVOCATIONS) {
             int lane_2 = mod_ir(e, 16);
             int b = div_ir(e, 16);
             precise int total = 0;
@@ -133,29 +134,29 @@ void main() {
             partial_2[(b * 16) + lane_2] = total;
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-        for (int e = invocation; e < 5; e += INVOCATIONS) {
+        [[dont_unroll]] for (int e = invocation; e < 5; e += INVOCATIONS) {
             int b = e;
             precise int value = (((partial_2[b * 16] + partial_2[(b * 16) + 8]) + (partial_2[(b * 16) + 4] + partial_2[(b * 16) + 12])) + ((partial_2[(b * 16) + 2] + partial_2[(b * 16) + 10]) + (partial_2[(b * 16) + 6] + partial_2[(b * 16) + 14]))) + (((partial_2[(b * 16) + 1] + partial_2[(b * 16) + 9]) + (partial_2[(b * 16) + 5] + partial_2[(b * 16) + 13])) + ((partial_2[(b * 16) + 3] + partial_2[(b * 16) + 11]) + (partial_2[(b * 16) + 7] + partial_2[(b * 16) + 15])));
             xi[workgroup * (m * 5) + (r * 5) + b] = value;
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-        for (int e = invocation; e < 5; e += INVOCATIONS) {
+        [[dont_unroll]] for (int e = invocation; e < 5; e += INVOCATIONS) {
             int b = e;
             precise float value = xs[workgroup * (m * 5) + (r * 5) + b] * float(xi[workgroup * (m * 5) + (r * 5) + b]);
             xm[workgroup * (m * 5) + (r * 5) + b] = value;
         }
     }
-    for (int panel = div_ir(workgroup * (6), workgroups); panel < div_ir((workgroup + 1) * (6), workgroups); ++panel) {
-        for (int row_tile = 0; row_tile < div_ir(m + 31, 32); ++row_tile) {
-            for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+    [[dont_unroll]] for (int panel = div_ir(workgroup * (6), workgroups); panel < div_ir((workgroup + 1) * (6), workgroups); ++panel) {
+        [[dont_unroll]] for (int row_tile = 0; row_tile < div_ir(m + 31, 32); ++row_tile) {
+            [[dont_unroll]] for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = mod_ir(e, 16);
                 int i = div_ir(e, 16);
                 precise float value = 0.0;
                 acc0[(i * 16) + j] = value;
             }
-            for (int few = 0; few < min(div_ir(8, min(m - (row_tile * 32), 32)), 1); ++few) {
-                for (int chunk = 0; chunk < 1; ++chunk) {
-                    for (int e = invocation; e < 5 * (min(m - (row_tile * 32), 32)) * 8; e += INVOCATIONS) {
+            [[dont_unroll]] for (int few = 0; few < min(div_ir(8, min(m - (row_tile * 32), 32)), 1); ++few) {
+                [[dont_unroll]] for (int chunk = 0; chunk < 1; ++chunk) {
+                    [[dont_unroll]] for (int e = invocation; e < 5 * (min(m - (row_tile * 32), 32)) * 8; e += INVOCATIONS) {
                         int q = mod_ir(e, 8);
                         int i = mod_ir(div_ir(e, 8), (min(m - (row_tile * 32), 32)));
                         int u = div_ir(div_ir(e, 8), (min(m - (row_tile * 32), 32)));
@@ -164,13 +165,14 @@ void main() {
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
                     if (min(m - (row_tile * 32), 32) <= 1) {
-                        for (int first = 0; first < 5 * 16; first += 32) {
+                        [[dont_unroll]] for (int first = 0; first < 5 * 16; first += 32) {
                             int at = first + int(gl_SubgroupID) * 16 + mod_ir(int(gl_SubgroupInvocationID), 16);
                             int e = min(at, 5 * 16 - 1);
                             int j = mod_ir(e, 16);
                             int v = div_ir(e, 16);
                             precise int sum_0 = 0;
-                            for (int q = div_ir(int(gl_SubgroupInvocationID), 16); q < 4; q += 2) {
+                            for (int turn = 0; turn < 2; ++turn) {
+                                int q = div_ir(int(gl_SubgroupInvocationID), 16) + turn * 2;
                                 int codes = int(weights_by_4[div_ir(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)), 4)]);
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
@@ -183,13 +185,14 @@ void main() {
                         }
                     }
                     else if (min(m - (row_tile * 32), 32) <= 2) {
-                        for (int first = 0; first < 5 * 16; first += 32) {
+                        [[dont_unroll]] for (int first = 0; first < 5 * 16; first += 32) {
                             int at = first + int(gl_SubgroupID) * 16 + mod_ir(int(gl_SubgroupInvocationID), 16);
                             int e = min(at, 5 * 16 - 1);
                             int j = mod_ir(e, 16);
                             int v = div_ir(e, 16);
                             precise int sum_0 = 0, sum_1 = 0;
-                            for (int q = div_ir(int(gl_SubgroupInvocationID), 16); q < 4; q += 2) {
+                            for (int turn = 0; turn < 2; ++turn) {
+                                int q = div_ir(int(gl_SubgroupInvocationID), 16) + turn * 2;
                                 int codes = int(weights_by_4[div_ir(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)), 4)]);
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
@@ -205,13 +208,14 @@ void main() {
                         }
                     }
                     else if (min(m - (row_tile * 32), 32) <= 4) {
-                        for (int first = 0; first < 5 * 16; first += 32) {
+                        [[dont_unroll]] for (int first = 0; first < 5 * 16; first += 32) {
                             int at = first + int(gl_SubgroupID) * 16 + mod_ir(int(gl_SubgroupInvocationID), 16);
                             int e = min(at, 5 * 16 - 1);
                             int j = mod_ir(e, 16);
                             int v = div_ir(e, 16);
                             precise int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
-                            for (int q = div_ir(int(gl_SubgroupInvocationID), 16); q < 4; q += 2) {
+                            for (int turn = 0; turn < 2; ++turn) {
+                                int q = div_ir(int(gl_SubgroupInvocationID), 16) + turn * 2;
                                 int codes = int(weights_by_4[div_ir(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)), 4)]);
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
@@ -233,13 +237,14 @@ void main() {
                         }
                     }
                     else {
-                        for (int first = 0; first < 5 * 16; first += 32) {
+                        [[dont_unroll]] for (int first = 0; first < 5 * 16; first += 32) {
                             int at = first + int(gl_SubgroupID) * 16 + mod_ir(int(gl_SubgroupInvocationID), 16);
                             int e = min(at, 5 * 16 - 1);
                             int j = mod_ir(e, 16);
                             int v = div_ir(e, 16);
                             precise int sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0, sum_4 = 0, sum_5 = 0, sum_6 = 0, sum_7 = 0;
-                            for (int q = div_ir(int(gl_SubgroupInvocationID), 16); q < 4; q += 2) {
+                            for (int turn = 0; turn < 2; ++turn) {
+                                int q = div_ir(int(gl_SubgroupInvocationID), 16) + turn * 2;
                                 int codes = int(weights_by_4[div_ir(((((layer * 9600) + 100736) + (panel * 1600)) + (((chunk * 5) + v) * 320)) + ((q * 64) + (j * 4)), 4)]);
                                 int low = codes & 252645135;
                                 int high = (int(uint(codes) >> uint(4))) & 252645135;
@@ -273,7 +278,7 @@ void main() {
                         }
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                    for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+                    [[dont_unroll]] for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                         int j = mod_ir(e, 16);
                         int i = div_ir(e, 16);
                         precise float sum = acc0[(i * 16) + j];
@@ -284,22 +289,22 @@ void main() {
                     }
                 }
             }
-            for (int many = min(div_ir(8, min(m - (row_tile * 32), 32)), 1); many < 1; ++many) {
-                for (int b = 0; b < 5; ++b) {
-                    for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
+            [[dont_unroll]] for (int many = min(div_ir(8, min(m - (row_tile * 32), 32)), 1); many < 1; ++many) {
+                [[dont_unroll]] for (int b = 0; b < 5; ++b) {
+                    [[dont_unroll]] for (int e = invocation; e < 16 * 32; e += INVOCATIONS) {
                         int t = mod_ir(e, 32);
                         int j = div_ir(e, 32);
                         precise int8_t value = int8_t((int(uint(int(weights[((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + ((mod_ir(div_ir(t, 4), 4) * 64) + ((j * 4) + mod_ir(t, 4)))])) >> uint(int(div_ir(div_ir(t, 4), 4) * 4)))) & 15);
                         w_tile[(j * 32) + t] = value;
                     }
-                    for (int e = invocation; e < (div_ir(min(m - (row_tile * 32), 32) + 15, 16) * 16) * 32; e += INVOCATIONS) {
+                    [[dont_unroll]] for (int e = invocation; e < (div_ir(min(m - (row_tile * 32), 32) + 15, 16) * 16) * 32; e += INVOCATIONS) {
                         int t = mod_ir(e, 32);
                         int i = div_ir(e, 32);
                         precise int8_t value = (i < min(m - (row_tile * 32), 32)) ? xq[workgroup * (m * 160) + (((row_tile * 32) + min(i, min(m - (row_tile * 32), 32) - 1)) * 160) + ((b * 32) + t)] : int8_t(0);
                         x_tile[(i * 32) + t] = value;
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                    for (int part = int(gl_SubgroupID); part < div_ir(min(m - (row_tile * 32), 32) + 15, 16); part += SUBGROUPS) {
+                    [[dont_unroll]] for (int part = int(gl_SubgroupID); part < div_ir(min(m - (row_tile * 32), 32) + 15, 16); part += SUBGROUPS) {
                         coopmat<int, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> frag_c;
                         frag_c = coopmat<int, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0);
                         coopmat<int8_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> frag_a;
@@ -313,7 +318,7 @@ void main() {
                         coopMatStore(frag_c, dots, (part * 16) * 16, 16, gl_CooperativeMatrixLayoutRowMajor);
                     }
                     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                    for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+                    [[dont_unroll]] for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                         int j = mod_ir(e, 16);
                         int i = div_ir(e, 16);
                         precise float value = fma_ir(half_value(uint(weights_by_2[div_ir((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 288) + (j * 2), 2)])), xm[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b], fma_ir(float(dots[(i * 16) + j]), xs[workgroup * (m * 5) + (((row_tile * 32) + i) * 5) + b] * half_value(uint(weights_by_2[div_ir((((((layer * 9600) + 100736) + (panel * 1600)) + (b * 320)) + 256) + (j * 2), 2)])), acc0[(i * 16) + j]));
@@ -322,7 +327,7 @@ void main() {
                 }
             }
             controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-            for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+            [[dont_unroll]] for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int j = mod_ir(e, 16);
                 int i = div_ir(e, 16);
                 precise float value = attn_output_5[(((row_tile * 32) + i) * 96) + ((panel * 16) + j)] + acc0[(i * 16) + j];

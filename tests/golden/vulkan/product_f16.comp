@@ -1,6 +1,7 @@
 #version 450
 // product for Vulkan, f16*f16->f32 8x8x8, 2 subgroups of 8.
-// sha256 of what follows: ec922bfc42c8b276
+// sha256 of what follows: 0e18682f09b59683
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -105,32 +106,32 @@ void main() {
     const int invocation = int(gl_LocalInvocationIndex);
     const int workgroup = int(gl_WorkGroupID.x);
     const int workgroups = int(gl_NumWorkGroups.x);
-    for (int panel = div_ir(workgroup * (2), workgroups); panel < div_ir((workgroup + 1) * (2), workgroups); ++panel) {
-        for (int row_tile = 0; row_tile < div_ir(m + 31, 32); ++row_tile) {
-            for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+    [[dont_unroll]] for (int panel = div_ir(workgroup * (2), workgroups); panel < div_ir((workgroup + 1) * (2), workgroups); ++panel) {
+        [[dont_unroll]] for (int row_tile = 0; row_tile < div_ir(m + 31, 32); ++row_tile) {
+            [[dont_unroll]] for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int v = mod_ir(e, 16);
                 int u = div_ir(e, 16);
                 precise float value = 0.0;
                 acc[(u * 16) + v] = value;
             }
-            for (int chunk = 0; chunk < 2; ++chunk) {
-                for (int e = invocation; e < (div_ir(min(100 - (chunk * 64), 64) + 7, 8) * 8) * 16; e += INVOCATIONS) {
+            [[dont_unroll]] for (int chunk = 0; chunk < 2; ++chunk) {
+                [[dont_unroll]] for (int e = invocation; e < (div_ir(min(100 - (chunk * 64), 64) + 7, 8) * 8) * 16; e += INVOCATIONS) {
                     int j = mod_ir(e, 16);
                     int t = div_ir(e, 16);
                     precise float16_t value = (t < min(100 - (chunk * 64), 64)) ? float16_t(half_value(uint(w_by_2[div_ir((panel * 3200) + (((((chunk * 64) + min(t, min(100 - (chunk * 64), 64) - 1)) * 16) + j) * 2), 2)]))) : float16_t(0.0);
                     w_floats[(t * 16) + j] = value;
                 }
-                for (int e = invocation; e < (div_ir(min(m - (row_tile * 32), 32) + 7, 8) * 8) * (div_ir(min(100 - (chunk * 64), 64) + 7, 8) * 8); e += INVOCATIONS) {
+                [[dont_unroll]] for (int e = invocation; e < (div_ir(min(m - (row_tile * 32), 32) + 7, 8) * 8) * (div_ir(min(100 - (chunk * 64), 64) + 7, 8) * 8); e += INVOCATIONS) {
                     int t = mod_ir(e, (div_ir(min(100 - (chunk * 64), 64) + 7, 8) * 8));
                     int i = div_ir(e, (div_ir(min(100 - (chunk * 64), 64) + 7, 8) * 8));
                     precise float16_t value = (i < min(m - (row_tile * 32), 32)) ? ((t < min(100 - (chunk * 64), 64)) ? float16_t(half_round(x[(((row_tile * 32) + min(i, min(m - (row_tile * 32), 32) - 1)) * 100) + ((chunk * 64) + min(t, min(100 - (chunk * 64), 64) - 1))])) : float16_t(0.0)) : float16_t(0.0);
                     x_floats[(i * 64) + t] = value;
                 }
                 controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                for (int part = int(gl_SubgroupID); part < div_ir(min(m - (row_tile * 32), 32) + 7, 8) * 2; part += SUBGROUPS) {
+                [[dont_unroll]] for (int part = int(gl_SubgroupID); part < div_ir(min(m - (row_tile * 32), 32) + 7, 8) * 2; part += SUBGROUPS) {
                     coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> frag_c;
                     frag_c = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0);
-                    for (int step_2 = 0; step_2 < div_ir(min(100 - (chunk * 64), 64) + 7, 8); ++step_2) {
+                    [[dont_unroll]] for (int step_2 = 0; step_2 < div_ir(min(100 - (chunk * 64), 64) + 7, 8); ++step_2) {
                         coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> frag_a;
                         coopMatLoad(frag_a, x_floats, ((div_ir(part, 2) * 8) * 64) + (step_2 * 8), 64, gl_CooperativeMatrixLayoutRowMajor);
                         coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> frag_b;
@@ -140,7 +141,7 @@ void main() {
                     coopMatStore(frag_c, float_sums, ((div_ir(part, 2) * 8) * 16) + (mod_ir(part, 2) * 8), 16, gl_CooperativeMatrixLayoutRowMajor);
                 }
                 controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-                for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+                [[dont_unroll]] for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                     int j = mod_ir(e, 16);
                     int i = div_ir(e, 16);
                     precise float value = acc[(i * 16) + j] + float_sums[(i * 16) + j];
@@ -148,7 +149,7 @@ void main() {
                 }
             }
             controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared | gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-            for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
+            [[dont_unroll]] for (int e = invocation; e < (min(m - (row_tile * 32), 32)) * 16; e += INVOCATIONS) {
                 int s = mod_ir(e, 16);
                 int r = div_ir(e, 16);
                 precise float value = acc[(r * 16) + s];
