@@ -110,7 +110,8 @@ from speccc import scratch
 from speccc.cli import group
 enter = scratch.Scratch.__enter__
 def held(self):
-    while not os.path.exists(os.environ["GO_ON"]):
+    temporary = str(self.path.parent) == os.environ["TMPDIR"]  # the cache's file has one too
+    while temporary and not os.path.exists(os.environ["GO_ON"]):
         time.sleep(0.01)
     return enter(self)
 scratch.Scratch.__enter__ = held
@@ -317,6 +318,8 @@ BAD = {
     "no time": (["compile", "{file}", "--tune", "nan"], "nan is not a finite number"),
     "no temperature": (["run", "{file}", "-p", "a", "--temp", "nan"], "nan is not a finite number"),
     "no share": (["run", "{file}", "-p", "a", "--min-p", "nan"], "nan is not a finite number"),
+    "bench's target": (["bench", "{file}", "--target", "cuda"], "compile, run and emit take it"),
+    "tune's target": (["tune", "{file}", "--target", "cuda"], "compile, run and emit take it"),
     "less than none": (["compile", "{file}", "--tune", "-inf"], "is not in the range x>=0"),
 }  # fmt: skip
 
@@ -396,11 +399,19 @@ def test_outputs_have_the_name_that_was_given(
     assert f"error: {name}-vulkan-lavapipe: is a file" in capsys.readouterr().err
 
 
-def test_bench_refuses_an_artifact_beside_llama(capsys: Capture, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [(["--against", "llama.cpp"], "llama.cpp cannot read"), (["--quality"], "--quality cannot")],
+)
+def test_bench_refuses_an_artifact_where_a_model_is_read(
+    flags: list[str], said: str, capsys: Capture, tmp_path: Path
+) -> None:
     file = tmp_path / "m.speccc"
     file.write_bytes(b"PK\x03\x04")
-    assert run(["bench", str(file), "--against", "llama.cpp"]) == 2
-    assert "give the GGUF file" in capsys.readouterr().err
+    assert run(["bench", str(file), *flags]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "give the GGUF file" in err
 
 
 @pytest.mark.parametrize(
