@@ -197,7 +197,8 @@ class _Loop:
                     session.forward(self.context[start:end])
             if on_progress is not None:
                 on_progress(end, last)
-        self.prefill_seconds = self.clock() - begin
+        if self.cached < last:  # a prompt of one token has no rate
+            self.prefill_seconds = self.clock() - begin
 
     def _step(self) -> None:
         begin = self.clock()

@@ -310,6 +310,22 @@ def test_only_backends_with_a_driver_have_one() -> None:
     assert drivers.binary_ending("cuda") == "cubin"
 
 
+@pytest.mark.parametrize("name", ["cuda", "rocm"])
+def test_a_drivers_library_that_is_not_there_names_the_backend(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bindings raise an error of Python's own where they cannot load it."""
+
+    def absent(*given: object) -> None:
+        raise RuntimeError("no such library")
+
+    fake = FAKES[name][1](Host({}))
+    setattr(fake, {"cuda": "cuInit", "rocm": "hipInit"}[name], absent)
+    installed(name, fake, monkeypatch)
+    with pytest.raises(UnsupportedError, match=f"^{name}: no such library: install"):
+        drivers.open_driver(name)
+
+
 @pytest.mark.parametrize(
     ("name", "call"),
     [("cuda", "cuInit"), ("rocm", "hipInit"), ("rocm", "hipSetDevice"),

@@ -207,6 +207,17 @@ def test_no_tokens_asked_for() -> None:
     assert session.history == PROMPT[:-1]
 
 
+def test_a_prompt_of_one_token_has_no_rate() -> None:
+    """It goes with the first round: nothing was timed that could be divided by."""
+    ticks = iter(range(1000))
+    pieces = generate(
+        TableSession(hashed_table(VOCAB, 2)), LETTERS, PROMPT[:1], max_tokens=2,
+        clock=lambda: float(next(ticks)),
+    )  # fmt: skip
+    stats = collect(pieces).stats
+    assert (stats.prefill_seconds, stats.prefill_rate) == (0.0, 0.0)
+
+
 def test_times_come_from_the_clock() -> None:
     ticks = iter(range(1000))
     pieces = generate(

@@ -51,7 +51,8 @@ class CudaDriver:
             self._device = self._call(self._cuda.cuDeviceGet(device))
         except (DeviceError, RuntimeError) as error:
             # The bindings raise when they cannot load the driver's library.
-            raise UnsupportedError(f"{error}: {MEND}") from None
+            said = error if isinstance(error, DeviceError) else f"cuda: {error}"
+            raise UnsupportedError(f"{said}: {MEND}") from None
         context = self._call(self._cuda.cuDevicePrimaryCtxRetain(self._device))
         self._context = context
         self._call(self._cuda.cuCtxSetCurrent(context))

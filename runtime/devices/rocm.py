@@ -48,7 +48,8 @@ class RocmDriver:
             self._call(self._hip.hipSetDevice(device))
         except (DeviceError, RuntimeError) as error:
             # The bindings raise when they cannot load the driver's library.
-            raise UnsupportedError(f"{error}: {MEND}") from None
+            said = error if isinstance(error, DeviceError) else f"rocm: {error}"
+            raise UnsupportedError(f"{said}: {MEND}") from None
         self._stream = self._call(self._hip.hipStreamCreate())
         kind = self._hip.hipDeviceAttribute_t.hipDeviceAttributeMultiprocessorCount
         self._units = int(self._call(self._hip.hipDeviceGetAttribute(kind, device)))

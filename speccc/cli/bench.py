@@ -108,7 +108,7 @@ def command(
         options = compiled.Options(
             isa=isa, kv=kv, weights=weights, activations=activations, attention=attention
         )
-        ours = _artifact(path, options, against, report)
+        ours = _artifact(path, options, "--quality" if quality else against, report)
         bench = _Bench(ours, path, against, count, text, report)
         measured = (
             bench.quality(settings) if quality else bench.speed(settings, sorted(context_lengths))
@@ -219,13 +219,13 @@ class _Bench:
 
 
 def _artifact(
-    path: Path, options: compiled.Options, against: str | None, report: output.Report
+    path: Path, options: compiled.Options, reader: str | None, report: output.Report
 ) -> Path:
-    """Ours to run: the file itself, or what it is compiled to."""
+    """Ours to run: the file itself, or what it is compiled to; `reader` reads the model's file."""
     if not compiled.is_artifact(path):
         return compiled.cached_model(path, options, report).path
-    if against:
-        raise InputError(f"{against} cannot read an artifact; give the GGUF file", where=str(path))
+    if reader:
+        raise InputError(f"{reader} cannot read an artifact; give the GGUF file", where=str(path))
     return path
 
 

@@ -301,8 +301,9 @@ def timings(stats: Stats) -> dict[str, object]:
 
 
 def _summary(stats: Stats) -> str:
+    rate = f", {stats.prefill_rate:.0f} tok/s" if stats.prefill_seconds else ""
     parts = [
-        f"prompt {stats.prompt_tokens} tokens, {stats.prefill_rate:.0f} tok/s",
+        f"prompt {stats.prompt_tokens} tokens{rate}",
         f"generated {stats.completion_tokens} tokens, {stats.decode_rate:.1f} tok/s",
     ]
     if stats.drafted:

@@ -47,6 +47,10 @@ INSTEAD: dict[str, str] = {
     **dict.fromkeys(("--output",), "use -o"),
 }
 
+ELSEWHERE = {
+    "--target": "compile, run and emit take it; bench takes an artifact that is compiled for one",
+}
+"""Flags of other commands than the one that lacks them."""
 SPEC_TYPES = ("none", "ngram")
 SPEC_TYPES_INSTEAD = {"ngram-": "use ngram", "draft-": NO_DRAFT_MODEL}
 
@@ -116,7 +120,8 @@ def _is_joined(arg: str, takes_value: dict[str, bool]) -> bool:
 
 
 def _suggestion(flag: str, known: dict[str, bool]) -> str:
-    if flag in INSTEAD:
-        return f"{flag}: {INSTEAD[flag]}"
+    hint = INSTEAD.get(flag) or ELSEWHERE.get(flag)
+    if hint is not None:
+        return f"{flag}: {hint}"
     near = difflib.get_close_matches(flag, [n for n in known if n.startswith("--")], n=1)
     return f"{flag}: no such flag; " + (f"did you mean {near[0]}?" if near else "see --help")
