@@ -30,7 +30,10 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "rdna3.5": ("GFX1151", "GFX1150", "GFX1152", "GFX1153", "STRIX_HALO"),
     "rdna4": ("GFX1200", "GFX1201", "NAVI44", "NAVI48"),
 }
-"""An architecture's chips as RADV calls them, the one that is asked for first."""
+"""An architecture's chips as RADV calls them, the one that is asked for first.
+
+Mesa 25.0 makes RDNA 4's matrix instructions, though it does not yet offer them to programs.
+"""
 STATISTICS = {"registers": "VGPRs", "shared_bytes": "LDS size"}
 ASSEMBLY = "Assembly"
 
