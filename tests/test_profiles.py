@@ -26,7 +26,8 @@ rocm:mi50 rocm:mi300x rocm:mi355x rocm:rx7900xtx rocm:rx9070xt rocm:strixhalo
 vulkan:rdna3 vulkan:rdna3.5 vulkan:rdna4 vulkan:lavapipe vulkan:rx7900xtx
 vulkan:turing vulkan:ampere vulkan:ada vulkan:blackwell vulkan:rtx3090 vulkan:rtx4090 vulkan:rtx5090
 vulkan:rtxpro6000 vulkan:alchemist vulkan:xe2 vulkan:a770 vulkan:b580 vulkan:b70
-sycl:bmg sycl:pvc sycl:b580 sycl:b70 sycl:max1550 metal:m4 metal:m4pro metal:m4max
+sycl:bmg sycl:pvc sycl:alchemist sycl:b580 sycl:b70 sycl:a770 sycl:max1550
+metal:m4 metal:m4pro metal:m4max
 """,
     )
 )

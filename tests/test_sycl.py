@@ -45,8 +45,10 @@ from speccc.ir.tile_text import print_kernel
 from speccc.ir.types import BF16, F16, F32, I32, INDEX, DType
 from speccc.passes.dot_to_fragment import DotToFragment
 from speccc.targets.build_error import BuildError
+from speccc.targets.registry import target
 from speccc.targets.spirv import instructions, opcode_counts
 from speccc.targets.sycl.render import render_sycl
+from speccc.targets.sycl.target import SyclTarget
 from speccc.targets.sycl_build import (
     Form,
     SyclCompiler,
@@ -211,13 +213,16 @@ def test_ocloc_is_found_on_the_path_or_in_a_root(
     assert find_ocloc() is None, "the link leads back"
 
 
-@pytest.mark.parametrize("chip", ["bmg", "pvc"])
-def test_xe_code_multiplies_on_the_matrix_engine(chip: str, compiler: SyclCompiler) -> None:
+@pytest.mark.parametrize("name", ["sycl:bmg", "sycl:a770"])
+def test_xe_code_multiplies_on_the_matrix_engine(name: str, compiler: SyclCompiler) -> None:
+    """As wide as the chip's vectors."""
     require("xe")
-    text = render_sycl(lowered(proof_program(K, N).kernel))
+    made = target(name)
+    assert isinstance(made, SyclTarget)
+    text = render_sycl(made.lowering.run(proof_program(K, N).kernel))
     spirv = compile_sycl(text.text, compiler, Form.JOINT, name=text.name)
-    code = compile_xe(spirv, chip, find_ocloc() or ())
-    assert re.search(r"\bdpas\.8x8 \(16\|M0\)", code.text)
+    code = compile_xe(spirv, made.chip, find_ocloc() or ())
+    assert re.search(rf"\bdpas\.8x8 \({made.lowering.subgroup}\|M0\)", code.text)
     assert code.facts()["spills"] == 0
 
 
@@ -235,6 +240,16 @@ def test_other_shapes_agree(device: SyclCpu, shape: MmaShape) -> None:
     """One row at once; fewer columns than lanes; tokens as columns."""
     p = proof_program(K, N)
     np.testing.assert_array_equal(run(device, p, lowered(p.kernel, shape), 5), golden(p, 5))
+
+
+def test_sub_groups_of_eight_agree(device: SyclCpu) -> None:
+    """Alchemist's kernels: 17 rows by matrices of 8 columns, one row by dots."""
+    p, a770 = proof_program(K, N), target("sycl:a770")
+    assert isinstance(a770, SyclTarget)
+    kernel = a770.lowering.run(p.kernel)
+    assert kernel.group.subgroup == 8
+    for m in (17, 1):
+        np.testing.assert_array_equal(run(device, p, kernel, m), golden(p, m))
 
 
 def test_rows_do_not_depend_on_their_number(device: SyclCpu) -> None:

@@ -202,6 +202,7 @@ def test_ocloc_is_told_the_chip() -> None:
     names = [n for n in target_names() if n.startswith("sycl:") and n != "sycl:cpu"]
     assert {n: chip_of(n) for n in names} == {
         "sycl:bmg": "bmg", "sycl:b580": "bmg", "sycl:b70": "bmg-g31",
+        "sycl:alchemist": "acm-g10", "sycl:a770": "acm-g10",
         "sycl:pvc": "pvc", "sycl:max1550": "pvc",
     }  # fmt: skip
 

@@ -25,6 +25,11 @@ XMX16 = (
     Matrix("tf32", "tf32", "f32", 8, 16, 8, least_m=1),
 )
 
+# Alchemist's engine is half as wide.
+_HALVES8 = tuple(Matrix(t, t, "f32", 8, 8, 16, least_m=1) for t in ("f16", "bf16"))
+_BYTES = ("i8", "u8")
+XMX8 = (*(Matrix(a, b, "i32", 8, 8, 32, least_m=1) for a in _BYTES for b in _BYTES), *_HALVES8)
+
 # Small register files: 128 registers of 64 bytes for the 16 lanes of a thread; 256 on request.
 GRF = (
     "https://www.intel.com/content/www/us/en/docs/oneapi/optimization-guide-gpu/2024-0/"
@@ -52,6 +57,7 @@ XE2_SHAPES = f"https://github.com/kvark/blade/pull/399 {MATRIX_EXTENSION}"
 ANV_SHARED = "https://github.com/kryptic-sh/infr/pull/2"
 DP4A = "https://github.com/ggml-org/llama.cpp/pull/12135"
 OCLOC_DP4A = "asked of ocloc 26.27: dot_4x8packed_ss_int becomes dp4a"
+OCLOC_DG2 = "asked of ocloc 26.27: dpas.8x8 (8|M0) of sub-groups of 8 on acm-g10"
 COOPMAT_DG2 = (
     Matrix("i8", "i8", "i32", 8, 8, 32),
     Matrix("u8", "u8", "u32", 8, 8, 32),
@@ -99,6 +105,14 @@ ARCHS: tuple[Arch, ...] = (
         dot4=Fact(True, OCLOC_DP4A),
     ),
     Arch(
+        "sycl",
+        "alchemist",
+        subgroup=Fact(8, OCLOC_DG2),
+        shared_bytes=Fact(65536, OCCUPANCY),
+        matrix=Fact(XMX8, MATRIX_EXTENSION),
+        dot4=Fact(True, OCLOC_DP4A),
+    ),
+    Arch(
         "vulkan",
         "alchemist",
         # Its threads have 8, 16 or 32 lanes; a matrix of the driver's has those of one vector.
@@ -143,7 +157,7 @@ DEVICES: tuple[Device, ...] = (
     Device(
         "a770",
         "Arc A770, 16 GB",
-        ("vulkan:alchemist",),
+        ("sycl:alchemist", "vulkan:alchemist"),
         bandwidth=Fact(560.0, A770, estimated=True),
         memory=Fact(16 << 30, A770, estimated=True),
         units=Fact(32, A770, estimated=True),

@@ -42,8 +42,8 @@ INSTALL = "pip install 'speccc[sycl]' (Linux on x86-64), or put oneAPI's icpx on
 INSTALL_OCLOC = "apt install intel-ocloc (Debian sid, Ubuntu 24.10), or run .ci/xe-root"
 SUBGROUPS = 4
 """Of a work-group: 64 work-items, enough for a panel's 16 columns times blocks or rows."""
-CHIPS = {"b70": "bmg-g31"}
-"""Products whose chip is another than that which ocloc calls after the architecture."""
+CHIPS = {"alchemist": "acm-g10", "b70": "bmg-g31"}
+"""Architectures, and products, whose chip ocloc calls something else."""
 CPU, CPU_DEVICE = "cpu", "opencl:cpu"
 """The architecture that is no GPU, and its device as SYCL filters name it."""
 
@@ -89,8 +89,8 @@ class SyclTarget:
     @property
     def chip(self) -> str:
         """What ocloc calls the device."""
-        device = self.profile.device
-        return CHIPS.get(device.name if device else "", self.profile.arch.name)
+        device, arch = self.profile.device, self.profile.arch.name
+        return CHIPS.get(device.name if device else "", CHIPS.get(arch, arch))
 
     @property
     def is_cpu(self) -> bool:
