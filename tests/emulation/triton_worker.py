@@ -9,9 +9,11 @@ import json
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,20 @@ def _tensor(path: str, dtype: str, count: int, at: int) -> torch.Tensor:
 
 
 @cache
+def _module(source: str, folder: Path) -> ModuleType:
+    return load_triton_module(source, folder)
+
+
+@cache
 def _kernel(path: str, name: str, folder: Path) -> Any:
-    return getattr(load_triton_module(Path(path).read_text(encoding="utf-8"), folder), name)
+    """The last function of a text. What stands before it is made once for all texts that share it:
+    Triton's rewriting of functions took as long as running them."""
+    called, mark, own = Path(path).read_text(encoding="utf-8").rpartition("@triton.jit\n")
+    before = _module(called, folder)
+    imports = "import triton\nimport triton.language as tl\n\n\n"
+    module = load_triton_module(f"{imports}{mark}{own}", folder)
+    vars(module).update({n: v for n, v in vars(before).items() if not n.startswith("__")})
+    return getattr(module, name)
 
 
 def _run(kernel: Any, grid: tuple[int, ...], program: int | None, args: dict[str, Any]) -> None:
@@ -79,6 +93,18 @@ def _scales(handle: Any, compute: Any) -> Any:
     return torch.from_numpy(handle.data).view(torch.float8_e4m3fn).to(torch.float32).numpy()
 
 
+def _block_type(self: tl.block_type, element_ty: tl.dtype, shape: Sequence[Any]) -> None:
+    """A tile's type. Triton would check its shape and print its name each time that it is made."""
+    sizes = tuple([s.value if isinstance(s, tl.constexpr) else s for s in shape])
+    known = _TYPES.get((element_ty.name, sizes))
+    if known is None:
+        _new_block_type(self, element_ty, list(sizes))
+        known = _TYPES[element_ty.name, sizes] = dict(vars(self))
+    vars(self).update(known)
+
+
+_TYPES: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
+_new_block_type = tl.block_type.__init__
 _patch_lang = interpreter._patch_lang
 _powers = interpreter._dot_scaled_scale_to_f32
 
@@ -88,6 +114,7 @@ def main() -> None:
     interpreter.interpreter_builder.__class__ = _Patient
     interpreter._dot_scaled_scale_to_f32 = _scales
     interpreter._patch_lang = _patch_once
+    tl.block_type.__init__ = _block_type
     # The check of each sum for overflow ends in an assert that is off without `debug`: all in vain.
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
