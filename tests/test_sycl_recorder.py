@@ -1,4 +1,7 @@
-"""Steps of SYCL as command graphs, on Intel's CPU device: the bits of launches made one by one."""
+"""Steps of SYCL as command graphs, on Intel's CPU device: the bits of launches made one by one.
+
+And the same from the command line: what takes long, the vendor's builds, is then done once.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,29 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cpu_rig import model_file, same_bits
+from built_once import shared
+from cpu_rig import model_file, same_bits, unmeasured
 from emulation.require import require
-from emulation.sycl_model import SyclModel
 from hypothesis import given
 from hypothesis import strategies as st
-from test_fragment_plan import SPECS
+from test_device_cli import Shell
+from test_drivers import SPECS
 from test_numerics import tokens_of
 
+from speccc import device_step, driver
+from speccc.api import Model
+from speccc.cli import run
 from speccc.runtime.devices import sycl, sycl_graph
+from speccc.runtime.devices.built_kernels import read_codes, read_plan
 from speccc.runtime.devices.gpu_session import GpuSession
-from speccc.runtime.devices.gpu_step import Code, DeviceError, Part, Start
+from speccc.runtime.devices.gpu_step import DeviceError, Part, Start
 from speccc.runtime.devices.recorded_steps import Numbered, places_of, recorded_groups
 from speccc.runtime.devices.sycl_recorder import SyclRecorder
-from speccc.targets.registry import target
 
 SPEC = SPECS["q4_1, kv f16"]
 CONTEXT = 64
@@ -31,22 +39,38 @@ DEVICE = sycl.CPU_DEVICE
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> SyclModel:
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     require("sycl")
-    return SyclModel(model_file(SPEC, tmp_path_factory.mktemp("model")), target("sycl:bmg"))
+    return model_file(SPEC, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
-def recorded(model: SyclModel) -> GpuSession:
+def model(file: Path) -> Model:
+    return unmeasured(file, target="sycl:cpu")
+
+
+def opened(model: Model) -> GpuSession:
+    session = model.session(context=CONTEXT)
+    assert isinstance(session, GpuSession)
+    return session
+
+
+@pytest.fixture(scope="module")
+def recorded(model: Model) -> GpuSession:
     """A test empties it before it begins."""
-    return model.session(CONTEXT)
+    return opened(model)
 
 
 @pytest.fixture(scope="module")
-def launched(model: SyclModel) -> GpuSession:
+def launched(model: Model) -> GpuSession:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sycl, "find_graphs", lambda *_: None)
-        return model.session(CONTEXT)
+        return opened(model)
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
 
 
 def recorder_of(session: GpuSession) -> SyclRecorder:
@@ -82,15 +106,30 @@ def test_programs_start_as_they_did_before() -> None:
 
 
 def test_a_second_session_builds_nothing(
-    model: SyclModel, recorded: GpuSession, monkeypatch: pytest.MonkeyPatch
+    model: Model, recorded: GpuSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import dpctl.program
 
     monkeypatch.setattr(dpctl.program, "create_program_from_spirv", None)
-    other = model.session(CONTEXT)
+    other = opened(model)
     emptied(recorded, other)
     assert both(recorded, other, lambda s: s.forward([3, 4, 5]))
     other.close()
+
+
+def test_it_runs_by_name_from_the_command_line(
+    file: Path, model: Model, tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With drafts as the CPU without; `model` is of the same kernels, and built by now."""
+    monkeypatch.setenv("SPECCC_CACHE_DIR", str(tmp_path / "cache"))
+    for builder in (driver, device_step):
+        monkeypatch.setattr(builder, "open_kernel_cache", shared)
+    artifact = str(tmp_path / "m.speccc")
+    assert run(["compile", str(file), "--target", "sycl:cpu", "-o", artifact]) == 0
+    ours = shell.text("-m", artifact)
+    assert ours["steps"] == "recorded"
+    assert ours["tokens"] == shell.text("-m", str(file), "--spec-type", "none")["tokens"]
+    assert ours["timings"]["draft_n"] > 0
 
 
 def test_a_recorded_text_has_the_bits_of_a_launched_one(
@@ -210,11 +249,11 @@ def test_a_graph_that_lacks_a_launch_is_seen(
     assert not both(recorded, launched, lambda s: s.forward(tokens_of(SPEC.tiny, 11)))
 
 
-def test_a_kernel_that_takes_numbers_by_value_is_refused(model: SyclModel) -> None:
+def test_a_kernel_that_takes_numbers_by_value_is_refused(model: Model) -> None:
     """As older versions made them: in a graph it would end the process."""
     driver = sycl.SyclDriver(DEVICE)
-    code = next(iter(model.codes.values()))
-    kernel = driver.load(Code(code.binary, code.entry))
+    files = model._entries.data
+    kernel = driver.load(next(iter(read_codes(files, read_plan(files, ""), "sycl", "").values())))
     part = Part(driver.allocate(64))
     with pytest.raises(DeviceError, match=r"takes \d+ arguments, not 1: compile the model again"):
         driver.submit(kernel, 1, 64, [part])

@@ -95,7 +95,7 @@ class SyclDriver:
         """UnsupportedError when there is no such device."""
         mend = CPU_MEND if device == CPU_DEVICE else MEND
         driver = find_cpu_driver()
-        if device == CPU_DEVICE and driver is not None:
+        if driver is not None:  # for whoever asks for the CPU later: the loader looks once
             os.environ.setdefault(OPENCL_DRIVERS, str(driver))
         self._dpctl = _bindings()
         try:
