@@ -32,6 +32,7 @@ from speccc.runtime.session import StepSpec
 from speccc.runtime.step_spec import SCRATCH as SCRATCH_TYPES
 from speccc.targets.base import Place, RenderedPlan, Source, Step, Target, ToolMissingError
 from speccc.targets.cpu.built import Signature
+from speccc.targets.cpu.object_store import ObjectStore
 from speccc.targets.launch_plan import SCRATCH, document
 from speccc.verify_cost import VerifyTable, measure
 
@@ -74,12 +75,12 @@ def build_device_step(
     if reason is not None:
         raise UnsupportedError(f"--target {device.name}: {reason}")
     backend = device.profile.backend
-    rendered = device.render(plan, arena, bounds)
+    rendered, store = device.render(plan, arena, bounds), open_kernel_cache()
     entries: dict[str, bytes] = {}
     for n, source in enumerate(rendered.sources):
         tell("build", n, len(rendered.sources))
         entries[f"{FOLDER}/{source.name}.{source.ext}"] = source.text.encode()
-        for ext, code in _stages(device, source, binary_ending(backend)).items():
+        for ext, code in _stages(device, source, binary_ending(backend), store).items():
             entries[f"{FOLDER}/{source.name}.{ext}"] = code
     entries[FILE] = json.dumps(document(rendered), indent=1).encode()
     signature = Signature(
@@ -91,21 +92,20 @@ def build_device_step(
     return DeviceStep(backend, signature, entries)
 
 
-def _stages(device: Target, source: Source, needed: str) -> dict[str, bytes]:
+def _stages(device: Target, source: Source, needed: str, store: ObjectStore) -> dict[str, bytes]:
     """All that can be built of a source here; without the file `needed`, ToolMissingError."""
     built: dict[str, bytes] = {}
     for ext, step in device.stages().items():
         try:
-            built[ext] = _built(device, source, ext, step)
+            built[ext] = _built(device, source, ext, step, store)
         except ToolMissingError:
             if ext == needed:
                 raise
     return built
 
 
-def _built(device: Target, source: Source, ext: str, step: Step) -> bytes:
+def _built(device: Target, source: Source, ext: str, step: Step, store: ObjectStore) -> bytes:
     """One stage, from the kernel cache when it was built before."""
-    store = open_kernel_cache()
     facts = f"{device.fingerprint()} {ext} {source.text}"
     key = hashlib.sha256(facts.encode()).hexdigest()
     kept = store.get(key)

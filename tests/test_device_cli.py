@@ -124,6 +124,18 @@ def test_an_artifact_says_what_the_cpu_says(
     assert run(["inspect", artifact]) == 0
 
 
+def test_that_nothing_is_kept_is_said_once(
+    model: Path, tmp_path: Path, on_host: Callable[[str], Host], monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:  # fmt: skip
+    """Of a step with many kernels, each of several stages."""
+    on_host("cuda")
+    monkeypatch.setenv("SPECCC_CACHE_DIR", str(model))
+    artifact = str(tmp_path / "m.speccc")
+    assert run(["compile", str(model), "--target", NAMES["cuda"], "-o", artifact]) == 0
+    assert capsys.readouterr().err.count("kernels are not kept") == 1
+
+
 def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Entries changed by one who can write hashes."""
     kept = read_entries(path)

@@ -265,6 +265,20 @@ def test_a_kernel_that_takes_numbers_by_value_is_refused(model: Model) -> None:
     driver.close()
 
 
+def test_a_gpu_that_is_not_there_does_not_hide_the_cpu() -> None:
+    """OpenCL's loader looks for drivers once a process: when the first queue is made."""
+    require("sycl")
+    code = (
+        "from contextlib import suppress; from speccc.errors import UnsupportedError\n"
+        "from speccc.runtime.devices.sycl import CPU_DEVICE, SyclDriver\n"
+        "with suppress(UnsupportedError): SyclDriver('gpu')\n"
+        "print(SyclDriver(CPU_DEVICE).name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=120)
+    assert done.returncode == 0
+    assert done.stdout.strip()
+
+
 def test_a_graph_that_cannot_be_made_anew_is_given_back_once(
     recorded: GpuSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
