@@ -21,7 +21,8 @@ FLOAT_UNITS = {90: 2, 100: 2, 103: 2}
 """Most panels of a tile of floats: below 64 rows all heights of it are `mma.sync`."""
 FP8 = {90: Fp8(tokens=16)} | dict.fromkeys((100, 103), Fp8(units=2, halves=True))
 """sm_90 has e4m3 in `wgmma` alone, which is one instruction where all tiles are 64x16; of narrower
-ones Triton makes f16. On sm_100 it is `tcgen05.mma`, as unfit as for int8. Of `mma.sync` of e4m3
+ones Triton makes f16. On sm_100 it is `tcgen05.mma`, as unfit as for int8, and each step of 32
+columns would wait for its sums to come out of tensor memory. Of `mma.sync` of e4m3
 ptxas itself makes two `F2FP.F16.E4M3.UNPACK_B` a register and `HMMA` there (as on sm_90; on sm_89
 and sm_120 a `QMMA`): no unit of `mma.sync` takes e4m3. So we ask for the same, with `cvt`."""
 TOKENS = 8

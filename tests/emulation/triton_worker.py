@@ -103,6 +103,19 @@ def _block_type(self: tl.block_type, element_ty: tl.dtype, shape: Sequence[Any])
     vars(self).update(known)
 
 
+def _value(self: tl.tensor, handle: Any, type: tl.dtype) -> None:
+    """A value; the shape of a type is worked out once."""
+    known = _SHAPES.get(type.name)
+    if known is None:
+        _new_tensor(self, handle, type)
+        _SHAPES[type.name] = (self.shape, self.numel)
+        return
+    self.handle, self.type, self.dtype = handle, type, type.scalar
+    self.shape, self.numel = known
+
+
+_SHAPES: dict[str, tuple[Any, Any]] = {}
+_new_tensor = tl.tensor.__init__
 _TYPES: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
 _new_block_type = tl.block_type.__init__
 _patch_lang = interpreter._patch_lang
@@ -114,7 +127,7 @@ def main() -> None:
     interpreter.interpreter_builder.__class__ = _Patient
     interpreter._dot_scaled_scale_to_f32 = _scales
     interpreter._patch_lang = _patch_once
-    tl.block_type.__init__ = _block_type
+    tl.block_type.__init__, tl.tensor.__init__ = _block_type, _value
     # The check of each sum for overflow ends in an assert that is off without `debug`: all in vain.
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
