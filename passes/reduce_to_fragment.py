@@ -57,7 +57,8 @@ def independent(s: For) -> Map | Reduce | None:
     axes = one.axes if isinstance(one, Map) else (one.axis,)
     extents = {a.var: a.extent for a in axes}
     bounds = [e for e in extents.values() if not isinstance(e, int)]
-    read = {r.buf for e in (*one.index, one.value, *bounds) for r in loads(e)}
+    trips = () if isinstance(s.hi, int) else (s.hi,)
+    read = {r.buf for e in (*one.index, one.value, *bounds, *trips) for r in loads(e)}
     if one.dst in read or any(s.var in variables(e) for e in bounds):
         return None
     return one if any(_apart(i, s.var, extents) for i in one.index) else None

@@ -161,7 +161,9 @@ def test_reductions_of_a_loop_are_done_side_by_side(red: Red) -> None:
     assert not any(isinstance(s, (For, Barrier)) for s in same_as_block_level(copies, 7))
 
 
-@pytest.mark.parametrize("what", ["reads its own", "overlaps", "grows", "begins later", "has two"])
+@pytest.mark.parametrize(
+    "what", ["reads its own", "ends by its own", "overlaps", "grows", "begins later", "has two"]
+)
 def test_trips_that_depend_on_each_other_stay_in_order(what: str) -> None:
     x, y = Buf("x", (64,), F32), Buf("y", (64,), F32)
     b, t = Var("b"), Var("t")
@@ -170,7 +172,10 @@ def test_trips_that_depend_on_each_other_stay_in_order(what: str) -> None:
     value = Load(y, (ex.sub(63, place),)) if what == "reads its own" else Load(x, (place,))
     one = Map(y, (place,), (Axis(t, extent),), ex.add(value, ex.cast(b, F32)))
     body = (one, replace(one, dst=x)) if what == "has two" else (one,)
-    loop = For(b, 1 if what == "begins later" else 0, 4 if what == "grows" else 16, body)
+    end: int | ex.Expr = 4 if what == "grows" else 16
+    if what == "ends by its own":
+        end = ex.select(ex.lt(Load(y, (ZERO,)), 0.0), ex.lit(8), 16)
+    loop = For(b, 1 if what == "begins later" else 0, end, body)
     found = same_as_block_level(Kernel("trips", (x, y), (), (loop,)))
     assert any(isinstance(s, For) for s in found)
 
