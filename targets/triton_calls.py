@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 
 _DEFINE = re.compile(r'^define internal fastcc void @("[^"]*"|[\w.$-]+)\(')
 _CALL = re.compile(r'^\s+(?:tail )?call fastcc void @("[^"]*"|[\w.$-]+)\(')
+_NAME = re.compile(r'@("[^"]*"|[\w.$-]+)')
 _UNIFORM = re.compile(r"(ptr addrspace\(1\)|i32|i64) ")
 _OPEN, _CLOSE = "([{<", ")]}>"
 
@@ -48,6 +49,9 @@ def _changed(line: str, marked: Marked, number: int) -> Iterator[str]:
         return
     found = _CALL.match(line)
     if found is None or found[1] not in marked:
+        # A call that is not changed would put arguments where the function does not look for them.
+        if not marked.keys().isdisjoint(_NAME.findall(line)):
+            raise ValueError(f"a phase is used otherwise than by a plain call: {line.strip()[:80]}")
         yield line
         return
     given = list(_arguments(line, found.end()))

@@ -60,6 +60,16 @@ def test_what_the_module_does_not_define_stays() -> None:
     assert uniform_calls(kernel) == kernel
 
 
+@pytest.mark.parametrize(
+    "use",
+    ["  musttail call fastcc void @m.none()", "  store ptr @m.none, ptr addrspace(5) %4"],
+)
+def test_a_phase_that_is_used_otherwise_is_refused(use: str) -> None:
+    """Its caller would put arguments where it does not look for them."""
+    with pytest.raises(ValueError, match=r"otherwise than by a plain call: (?:must|store)"):
+        uniform_calls(BEFORE.replace("  ret void\n", f"{use}\n  ret void\n", 1))
+
+
 def test_text_that_is_no_call_is_refused() -> None:
     with pytest.raises(ValueError, match="parentheses without an end"):
         uniform_calls("define internal fastcc void @f(i64 %0")
