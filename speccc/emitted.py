@@ -48,7 +48,7 @@ def open_emitted(
     )
     subject = tunable(model, options)
     _check_model(model, folder, report)
-    files = _Folder(folder, _hashes(report))
+    files = _Folder(folder, _hashes(folder, report))
     try:
         check_plan(subject.step, read_plan(files, str(folder)))
     except ValueError as error:
@@ -65,7 +65,7 @@ def open_emitted(
     )
 
 
-def _hashes(report: Mapping[str, Any]) -> dict[str, str]:
+def _hashes(folder: Path, report: Mapping[str, Any]) -> dict[str, str]:
     """Of the kernels' files, by their place in the folder. InputError for another's report."""
     try:
         return {
@@ -75,7 +75,7 @@ def _hashes(report: Mapping[str, Any]) -> dict[str, str]:
         }
     except (KeyError, TypeError, AttributeError):
         why = f"knows no hashes of the kernels (an older version's?): {AGAIN}"
-        raise InputError(why, where=REPORT) from None
+        raise InputError(why, where=str(folder / REPORT)) from None
 
 
 class _Folder(Mapping[str, bytes]):

@@ -99,7 +99,7 @@ def rewrite(path: Path, change: Callable[[Any], object]) -> None:
         (
             lambda f: rewrite(f / REPORT, lambda d: d["kernels"][0].pop("sha256")),
             InputError,
-            r"report\.json: knows no hashes of the kernels",
+            r"/report\.json: knows no hashes of the kernels",
         ),
         (lambda f: (f / LAUNCH_PLAN).unlink(), InputError, "launch-plan.json is missing"),
         (lambda f: (f / REPORT).write_text("{"), InputError, "is not JSON"),

@@ -173,6 +173,7 @@ class GpuStep:
         self._sizes = dict(capacity)
         self._ran = False
         self._launches = plan.launches()
+        self._rounds = {name: 0 for turn in plan.turns() for name in turn.rounds}
         self._most: dict[int, int] = {}
         arena = self._allocate(plan.arena)
         self.parts = {
@@ -272,7 +273,7 @@ class GpuStep:
 
     def starts(self, sizes: Mapping[str, int]) -> list[Start]:
         """The launches of a step, in order; as `LaunchPlan.calls`, one without work is left out."""
-        known = {**self._sizes, **sizes}
+        known = {**self._rounds, **self._sizes, **sizes}
         numbers = [self._numbers(n, launch, known) for n, launch in enumerate(self._launches)]
         out = []
         for number, kernel, threads, buffers, scalar, rounds in self._ready:
@@ -293,7 +294,7 @@ class GpuStep:
         if units < 1:
             return 0, 0, []
         most = self._most_groups(number, launch)
-        scalars = [min(known.get(name, 0), end) for name in launch.scalars]
+        scalars = [min(known[name], end) for name in launch.scalars]
         return min(units, most), min(launch.fixed or most, most), scalars
 
     def _most_groups(self, number: int, launch: Launch) -> int:

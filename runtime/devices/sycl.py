@@ -68,7 +68,8 @@ def _bindings() -> Any:
         import dpctl.program
     except ImportError as error:
         raise UnsupportedError(f"sycl: {error}: {MEND}") from None
-    setattr(subprocess, VFORK, vfork)
+    finally:
+        setattr(subprocess, VFORK, vfork)
     return dpctl
 
 
