@@ -134,7 +134,7 @@ class RecordedSteps:
         for name, array in inputs.items():
             self._stage(name, array.nbytes)[:] = array.reshape(-1).view(np.uint8)
         sizes = {name: array.nbytes for name, array in inputs.items()}
-        # A launch without work is none of `starts`; all launches of one kernel have work or none has.
+        # `starts` lacks launches without work, which is so of all launches of a kernel or of none.
         key = (*sizes.items(), *(id(s.kernel) for s in starts), *results.items())
         if key in self._kept:
             self._kept.move_to_end(key)
