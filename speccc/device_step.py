@@ -31,6 +31,7 @@ from speccc.runtime.rows import Splits
 from speccc.runtime.session import StepSpec
 from speccc.runtime.step_spec import SCRATCH as SCRATCH_TYPES
 from speccc.targets.base import Place, RenderedPlan, Source, Step, Target, ToolMissingError
+from speccc.targets.build_error import BuildError
 from speccc.targets.cpu.built import Signature
 from speccc.targets.cpu.object_store import ObjectStore
 from speccc.targets.launch_plan import SCRATCH, document
@@ -93,12 +94,15 @@ def build_device_step(
 
 
 def _stages(device: Target, source: Source, needed: str, store: ObjectStore) -> dict[str, bytes]:
-    """All that can be built of a source here; without the file `needed`, ToolMissingError."""
+    """All that can be built of a source here; only without the file `needed` is it an error.
+
+    The others are to be read: `emit` says what keeps a compiler from making one.
+    """
     built: dict[str, bytes] = {}
     for ext, step in device.stages().items():
         try:
             built[ext] = _built(device, source, ext, step, store)
-        except ToolMissingError:
+        except (BuildError, ToolMissingError):
             if ext == needed:
                 raise
     return built

@@ -18,7 +18,7 @@ import pytest
 from emulation.require import require
 from models import Tiny, tiny_llama
 
-from speccc import emit_folder, scratch
+from speccc import device_step, emit_folder, scratch
 from speccc.cli import run
 from speccc.emit import EmitOptions, emit_to
 from speccc.emit_folder import KERNELS, LAUNCH_PLAN, REPORT, UNFINISHED
@@ -31,6 +31,7 @@ from speccc.scratch import OWNER
 from speccc.targets import registry
 from speccc.targets.base import Grid, Launch, RenderedPlan, Source, Step, ToolMissingError
 from speccc.targets.build_error import BuildError
+from speccc.targets.cpu.object_store import MemoryObjects
 from speccc.targets.devices import profile
 from speccc.targets.devices.profile import Profile
 from speccc.targets.launch_plan import FLOAT_BYTES, plan_launches, plan_places, units
@@ -102,6 +103,16 @@ def failing(source: Source) -> bytes:
 
 def absent(source: Source) -> bytes:
     raise ToolMissingError("xtool is not installed: apt install xtool")
+
+
+@pytest.mark.parametrize("error", [failing, absent])
+def test_an_artifact_does_without_what_is_only_read(error: Step) -> None:
+    """A driver takes one file of a kernel; a report's compiler that fails costs no more."""
+    device = TextTarget(steps={"bin": lambda source: b"code", "asm": error})
+    source = Source("k", "txt", "main", "text")
+    assert device_step._stages(device, source, "bin", MemoryObjects()) == {"bin": b"code"}
+    with pytest.raises((BuildError, ToolMissingError)):
+        device_step._stages(device, source, "asm", MemoryObjects())
 
 
 def test_the_folder_holds_all_of_it(model: Path, tmp_path: Path) -> None:
