@@ -48,11 +48,14 @@ def plan_launches(
 
 
 def units(kernel: Kernel) -> Expr | int:
-    """Most independent units of a phase: workgroups beyond them idle. 1 when one does it all."""
+    """Most independent units of a phase: workgroups beyond them idle. 1 when one does it all.
+
+    With none of them a phase has no work; one whose units are found out as it runs counts as one.
+    """
     found = [s.extent for s in walk(kernel.body) if isinstance(s, Share)]
     fixed = [n for n in found if isinstance(n, int) or variables(n) <= set(kernel.scalars)]
-    if not fixed:
-        return 1
+    if len(fixed) < len(found) or not found:
+        fixed.append(1)
     most = fixed[0]
     for n in fixed[1:]:
         most = _larger(most, n)

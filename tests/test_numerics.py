@@ -74,10 +74,11 @@ def test_a_small_cache_costs_little(kv: str, error: float) -> None:
 class PlanSession:
     """A session on the NumPy plan machine, made like the driver makes an artifact."""
 
-    def __init__(self, spec: Spec, folder: Path, slots: int = 64) -> None:
+    def __init__(self, spec: Spec, folder: Path, slots: int = 64, *, split: bool = False) -> None:
         source = open_model(model_file(spec, folder))
         options = CompileOptions(kv=spec.kv)
-        lowering = LowerGraph(spec.kv, activations=spec.activations, attention=spec.attention)
+        classes = {"activations": spec.activations, "attention": spec.attention}
+        lowering = LowerGraph(spec.kv, split=split, **classes)
         self.lowered = lowering.run(final_graph(source, options, _Times()))
         blob, vectors = pack_weights(self.lowered.weights, source.weights)
         self.length = 0

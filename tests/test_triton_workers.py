@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cpu_rig import Spec, golden, model_file, same_bits
+from cpu_rig import Spec, golden, model_file, same_bits, single
 from emulation.require import require
 from emulation.triton_interpret import TritonMachine
 from models import Tiny
@@ -24,9 +24,11 @@ from triton_driver import InterpretedModel
 from triton_rig import Array, Stepper, golden_tokens, rendered
 
 from speccc.emit import EmitOptions, read_model
-from speccc.ir.expr import Var
+from speccc.ir import expr as ex
+from speccc.ir.expr import Expr, Load, Var
 from speccc.ir.plan import Plan, Role
-from speccc.ir.tile import Buf
+from speccc.ir.tile import Buf, Kernel, Map, Share
+from speccc.ir.types import F32
 from speccc.runtime.controller import FixedController
 from speccc.runtime.generate import collect, generate
 from speccc.runtime.rows import tree
@@ -77,13 +79,18 @@ class Case:
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     session = PlanSession(SPEC, tmp_path_factory.mktemp("model"), slots=16)
+    session.forward(tokens_of(SPEC.tiny, 3))
+    return tree_behind(session, 3)
+
+
+def tree_behind(session: PlanSession, length: int) -> Case:
+    """The step of a tree behind what the session holds."""
     tokens = tokens_of(SPEC.tiny, 3 + len(PARENTS))
-    session.forward(tokens[:3])
     plan = session.lowered.plan
-    wanted = {"m": len(PARENTS), "head_rows": len(PARENTS), "length": 3}
+    wanted = {"m": len(PARENTS), "head_rows": len(PARENTS), "length": length}
     session.sizes = {v: wanted.get(v.name, n) for v, n in session.sizes.items()}
     depth, path = tree(PARENTS, 64)
-    given = {"tokens": tokens[3:], "positions": 3 + depth, "depth": depth, "path": path}
+    given = {"tokens": tokens[3:], "positions": length + depth, "depth": depth, "path": path}
     before = {
         b.buf: np.full(session.shape(b.buf), 77, b.buf.dtype.numpy) for b in plan.bufs
     } | session.kept
@@ -130,6 +137,52 @@ def test_steps_of_changing_crews(machine: TritonMachine, case: Case) -> None:
 def _barriers(plan: Plan) -> int:
     inside = [len(s.body) * s.extent if hasattr(s, "extent") else 1 for s in plan.body]
     return sum(inside) - 1
+
+
+@pytest.mark.parametrize(("n", "barriers"), [(1, 1), (3, 1), (4, 2), (9, 2)])
+def test_a_phase_without_work_is_left_out_with_its_barrier(
+    machine: TritonMachine, n: int, barriers: int
+) -> None:
+    """The middle one of three, where there are not four elements: two workers meet once less."""
+    size, i = Var("n"), Var("i")
+    x, y, z = (Buf(name, (size,), F32) for name in "xyz")
+
+    def phase(name: str, to: Buf, extent: Expr, index: Expr, value: Expr) -> Kernel:
+        body = (Share(i, extent, (Map(to, (index,), (), value),)),)
+        return Kernel(name, (x, y, z), (size,), body)
+
+    fourth = ex.mul(i, 4)
+    first = phase("first", y, size, i, ex.add(Load(x, (i,)), 1.0))
+    middle = phase("middle", z, ex.idiv(size, 4), fourth, ex.mul(Load(y, (fourth,)), 3.0))
+    last = phase("last", y, size, i, ex.add(Load(y, (i,)), Load(z, (i,))))
+    plan, sizes = single((first, middle, last)), {size: n}
+    rng = np.random.default_rng(n)
+    before = {b: rng.standard_normal(n).astype(np.float32) for b in (x, y, z)}
+    own = Stepper(machine, rendered(plan, NARROW), 2)
+    got = {b: machine.share(a) for b, a in before.items()}
+    own.run(got, sizes)
+    after = golden(plan, before, sizes)
+    assert all(same_bits(got[b], after[b]) for b in before)
+    assert own.own[BARRIER].tolist() == [2 * barriers, 0, 2 * barriers]
+
+
+@pytest.mark.parametrize(("length", "merges"), [(630, 0), (700, SPEC.tiny.layers)])
+def test_attention_in_parts(
+    machine: TritonMachine, tmp_path: Path, length: int, merges: int
+) -> None:
+    """Behind few slots there is one part, and nothing to put together: no barrier for that."""
+    session = PlanSession(SPEC, tmp_path, slots=704, split=True)
+    rng = np.random.default_rng(length)
+    for b, kept in session.kept.items():
+        if b in session.lowered.plan.by_role(Role.STATE):
+            session.kept[b] = rng.standard_normal(kept.shape).astype(kept.dtype)
+    case = tree_behind(session, length)
+    assert sum("merge" in name for name in _phases(case.text)) == 1
+    own = Stepper(machine, case.text, 2)
+    bufs = {b: machine.share(a) for b, a in case.before.items()}
+    own.run(bufs, case.sizes)
+    assert case.wrong(bufs) == []
+    assert own.own[BARRIER][0] == 2 * (_barriers(case.plan) - SPEC.tiny.layers + merges)
 
 
 def test_a_worker_that_is_always_last(machine: TritonMachine, case: Case) -> None:

@@ -4,7 +4,8 @@ Workers stride over the units of a phase and meet at a barrier before the next. 
 from the first step on and never reset; each step takes up the count where the one before left it,
 so that it may have another number of workers. A worker that has waited for too long says so, and
 nobody waits any more: the step ends, and its results and all later ones are void until the words of
-`grid_barrier` are zeroed.
+`grid_barrier` are zeroed. A phase without work is left out with its barrier: all workers see that
+from the sizes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from speccc.ir.expr import Var
-from speccc.ir.plan import Loop, Plan, Step, phases
+from speccc.ir.plan import Loop, Plan, Step, phases, size_of
 from speccc.ir.tile import Buf, Kernel
+from speccc.targets.launch_plan import units
 from speccc.targets.triton.engine import HELPER as E4M3_AS_F16
-from speccc.targets.triton.expr import POINTERS, helpers
+from speccc.targets.triton.expr import POINTERS, Scope, helpers, render
 from speccc.targets.triton.fp4 import HELPER as E2M1
 from speccc.targets.triton.names import Names
 from speccc.targets.triton.phase import Phase, render_phase
@@ -134,9 +136,8 @@ def _body(
     if not barriers:
         return ["    " + line for line in _calls(body, done, args, names, False)]
     lines = [f'goal = tl.atomic_load({BARRIER} + 2, sem="relaxed")']
-    lines += _calls(body, done, args, names, True)
-    if not isinstance(body[-1], Loop):
-        lines = lines[:-2]
+    lines += _calls(body[:-1], done, args, names, True)
+    lines += _calls(body[-1:], done, args, names, isinstance(body[-1], Loop))
     # All workers have read the word: they have all been at a barrier.
     lines += ["if worker == 0:", f"    tl.store({BARRIER} + 2, goal)"]
     return ["    " + line for line in lines]
@@ -160,6 +161,17 @@ def _calls(
             continue
         bufs = {b: n for b, n in args.items() if isinstance(b, Buf)}
         scalars = {v: n for v, n in args.items() if isinstance(v, Var)}
-        lines.append(done[step].call(bufs, scalars))
-        lines += ["goal += workers", f"meet({BARRIER}, goal)"] if barriers else []
+        call = [done[step].call(bufs, scalars)]
+        call += ["goal += workers", f"meet({BARRIER}, goal)"] if barriers else []
+        # The first is not left out: every step has a barrier.
+        if lines and _may_idle(step):
+            scope = Scope(scalars, {}, {}, {}, {}, lambda _: None)
+            lines.append(f"if {render(units(step), scope)} > 0:")
+            call = ["    " + line for line in call]
+        lines += call
     return lines
+
+
+def _may_idle(kernel: Kernel) -> bool:
+    """Whether a step of the smallest sizes has no work for it; others are not asked each time."""
+    return size_of(units(kernel), dict.fromkeys(kernel.scalars, 1)) == 0
