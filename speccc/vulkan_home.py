@@ -76,7 +76,11 @@ def _program(home: VulkanHome, source: Path) -> Path:
     words = _own_compiler(source, program)
     if root is not None:
         words = _root_compiler(root, source, program)
-    done = subprocess.run(words, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    except subprocess.TimeoutExpired:
+        late = f"{source.name}: no answer in {BUILD_S:.0f} s from {words[0]}"
+        raise UnsupportedError(late) from None
     if done.returncode != 0:
         said = " ".join(done.stderr.split())[:400]
         raise UnsupportedError(f"{source.name} does not compile: {said}")

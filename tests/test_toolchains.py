@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -251,3 +252,12 @@ def test_an_absent_toolchain_fails_in_ci_and_skips_elsewhere(
     monkeypatch.setenv("CI", "")
     with pytest.raises(pytest.skip.Exception, match="needs the thing: install it"):
         require("vulkan")
+
+
+def test_a_compiler_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(words: Sequence[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(words, 60)
+
+    monkeypatch.setattr(subprocess, "run", late)
+    with pytest.raises(UnsupportedError, match=r"slow\.c: no answer in 60 s from \S+"):
+        VulkanHome().build(Path("slow.c"))
