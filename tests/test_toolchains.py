@@ -17,6 +17,7 @@ from emulation.triton_interpret import Array, InterpretError, Scalar, interpret
 from emulation.vulkan_root import VulkanHome, find_vulkan
 from emulation.vulkan_worker import MatrixShape, VulkanWorker, WorkerError
 
+from speccc import vulkan_home
 from speccc.errors import UnsupportedError
 from speccc.targets.build_error import BuildError
 from speccc.targets.glsl_build import (
@@ -260,4 +261,4 @@ def test_a_compiler_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(subprocess, "run", late)
     with pytest.raises(UnsupportedError, match=r"slow\.c: no answer in 60 s from \S+"):
-        VulkanHome().build(Path("slow.c"))
+        vulkan_home.VulkanHome().build(Path("slow.c"))
