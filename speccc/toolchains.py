@@ -12,6 +12,8 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from speccc.targets.sycl_build import INSTALL_OCLOC
+
 Finder = Callable[[], str | None]
 
 
@@ -126,12 +128,7 @@ TOOLCHAINS: tuple[Toolchain, ...] = (
         "apt install gcc libvulkan-dev, and the vendor's driver or mesa-vulkan-drivers",
     ),
     Toolchain("sycl", "builds SPIR-V", _sycl, f"{_pip('sycl')}, or oneAPI"),
-    Toolchain(
-        "sycl",
-        "builds Xe code",
-        _ocloc,
-        "apt install intel-ocloc (Debian sid, Ubuntu 24.10), or run .ci/xe-root",
-    ),
+    Toolchain("sycl", "builds Xe code", _ocloc, INSTALL_OCLOC),
     Toolchain(
         "sycl",
         "runs",

@@ -32,6 +32,8 @@ FLAGS = ("-ffp-contract=off",)
 PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"
 """What the device's compiler must be told: quotients and roots are part of the bits."""
 
+INSTALL_OCLOC = "apt install intel-ocloc (Debian sid, Ubuntu 24.10), or run .ci/xe-root"
+
 Command = tuple[str, ...]
 
 

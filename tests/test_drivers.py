@@ -18,6 +18,7 @@ from gpu_fakes import RESIDENT, UNITS, FakeCuda, Host
 from hip_fake import FakeHip
 from hypothesis import given
 from hypothesis import strategies as st
+from launch_calls import calls
 from metal_fake import FakeMetal
 from models import Tiny
 from test_emit import TextTarget
@@ -193,11 +194,11 @@ def test_a_step_starts_what_the_plan_calls(rig: Rig, monkeypatch: pytest.MonkeyP
     step = rig.session(driver)._step
     for length in (0, 5, 636, 637, 2000):
         sizes = {**step._sizes, "m": 3, "length": length, "head_rows": length % 2}
-        calls, starts = list(rig.plan.calls(sizes)), step.starts(sizes)
-        assert [s.scalars for s in starts] == [c.scalars for c in calls]
-        assert [s.groups for s in starts] == [min(c.most, driver.groups) for c in calls]
-        assert [s.threads for s in starts] == [c.launch.threads for c in calls]
-        assert [s.kernel for s in starts] == [step._kernels[c.launch.kernel] for c in calls]
+        made, starts = list(calls(rig.plan, sizes)), step.starts(sizes)
+        assert [s.scalars for s in starts] == [c.scalars for c in made]
+        assert [s.groups for s in starts] == [min(c.most, driver.groups) for c in made]
+        assert [s.threads for s in starts] == [c.launch.threads for c in made]
+        assert [s.kernel for s in starts] == [step._kernels[c.launch.kernel] for c in made]
 
 
 def test_kernels_that_meet_are_launched_as_they_fit(
@@ -487,8 +488,8 @@ SMALL: Any = {
 
 def test_loops_number_their_launches_and_idle_ones_are_left_out() -> None:
     plan = read_launch_plan(SMALL, "x")
-    assert [(c.scalars, c.most) for c in plan.calls({"m": 3})] == [((3, 0), 2), ((3, 1), 2)]
-    assert list(plan.calls({"m": 1})) == []
+    assert [(c.scalars, c.most) for c in calls(plan, {"m": 3})] == [((3, 0), 2), ((3, 1), 2)]
+    assert list(calls(plan, {"m": 1})) == []
     assert plan.buffers["x"].nbytes({"m": 3}) == 48
 
 
@@ -551,14 +552,14 @@ def test_every_targets_plan_is_understood(name: str, rig: Rig) -> None:
     rendered = target.render(front.plan, front.arena, front.bounds)
     plan = read_launch_plan(json.loads(json.dumps(document(rendered))), "launch-plan.json")
     sizes = {**dict.fromkeys(plan.sizes, 16), "m": 3, "length": 700, "head_rows": 3}
-    assert len(list(plan.calls(sizes))) == launches_per_step(rendered) > 0
+    assert len(list(calls(plan, sizes))) == launches_per_step(rendered) > 0
     for length in (5, 636, 637):  # parts of attention's sums are merged from 640 positions on
         early = {v: {**sizes, "length": length}[v.name] for v in rendered.sizes}
         made = launches_with_work(rendered, early)
-        assert made == len(list(plan.calls({v.name: n for v, n in early.items()})))
+        assert made == len(list(calls(plan, {v.name: n for v, n in early.items()})))
         merges = 0 if length == 637 or name in ("cuda", "rocm") else 2  # one a layer
         assert made == launches_per_step(rendered) - merges
-    assert all(1 <= c.most <= 4096 for c in plan.calls(sizes))
+    assert all(1 <= c.most <= 4096 for c in calls(plan, sizes))
     persistent = name in ("cuda", "rocm")
     assert (launches_per_step(rendered) == 1) is persistent
     assert (BARRIER in plan.buffers) is persistent

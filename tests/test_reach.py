@@ -15,6 +15,7 @@ from cpu_rig import compiled, model_file, same_bits, unmeasured
 from emulation.require import require
 from gpu_fakes import Host
 from graph_models import config_of
+from launch_calls import calls
 from metal_fake import FakeMetal
 from models import Tiny
 from test_drivers import SPECS, installed
@@ -78,7 +79,7 @@ def test_the_windows_of_a_large_model_are_its_matrices(large: Graph) -> None:
     plan = read_launch_plan(json.loads(json.dumps(document(rendered))), "")
     sizes = {**dict.fromkeys(plan.sizes, 16), "weight_bytes": lowered.weights.matrix_bytes}
     seen: dict[int, int] = {}
-    for call in plan.calls(sizes):
+    for call in calls(plan, sizes):
         assert max(call.scalars) < 1 << 31
         assert "weights" not in call.launch.buffers
         for name, at in call.windows.items():
@@ -192,9 +193,9 @@ PLAN: Any = {
 
 def test_windows_move_with_a_loop_and_stay_inside() -> None:
     plan = read_launch_plan(PLAN, "")
-    assert [c.windows for c in plan.calls({"weight_bytes": 1024})] == [{"w": 256}, {"w": 768}]
+    assert [c.windows for c in calls(plan, {"weight_bytes": 1024})] == [{"w": 256}, {"w": 768}]
     with pytest.raises(InputError, match="buffer w lies outside the weights"):
-        list(plan.calls({"weight_bytes": 1023}))
+        list(calls(plan, {"weight_bytes": 1023}))
 
 
 @pytest.mark.parametrize(
@@ -216,8 +217,7 @@ def test_a_damaged_window_is_refused(change: Callable[[Any], object], says: str)
 def test_numbers_past_32_bits_are_not_handed_to_kernels() -> None:
     plan = read_launch_plan(PLAN, "")
     launch = replace(plan.launches()[0], scalars=("weight_bytes",))
-    (call,) = replace(plan, steps=(replace(launch, buffers=("weights",)),)).calls(
-        {"weight_bytes": 5 << 30}
-    )
+    bare = replace(plan, steps=(replace(launch, buffers=("weights",)),))
+    (call,) = calls(bare, {"weight_bytes": 5 << 30})
     assert call.scalars == (2**31 - 1,)
     assert np.int32(call.scalars[0]) > 0

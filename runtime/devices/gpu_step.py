@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from speccc.errors import InputError, SpecccError
 from speccc.runtime.devices.launch_plan import (
-    END,
     SCRATCH,
     WHOLE,
     Buffer,
@@ -272,7 +271,7 @@ class GpuStep:
             self.driver.launch(s.kernel, s.groups, s.threads, s.buffers, s.scalars, s.scalar)
 
     def starts(self, sizes: Mapping[str, int]) -> list[Start]:
-        """The launches of a step, in order; as `LaunchPlan.calls`, one without work is left out."""
+        """The launches of a step, in order; one without work is left out."""
         known = {**self._rounds, **self._sizes, **sizes}
         numbers = [self._numbers(n, launch, known) for n, launch in enumerate(self._launches)]
         out = []
@@ -290,12 +289,11 @@ class GpuStep:
         self, number: int, launch: Launch, known: Mapping[str, int]
     ) -> tuple[int, int, list[int]]:
         """Workgroups and most workgroups of a launch, and its scalars but for those of rounds."""
-        units, end = launch.most(known), END[launch.scalar]
+        units = launch.most(known)
         if units < 1:
             return 0, 0, []
         most = self._most_groups(number, launch)
-        scalars = [min(known[name], end) for name in launch.scalars]
-        return min(units, most), min(launch.fixed or most, most), scalars
+        return min(units, most), min(launch.fixed or most, most), launch.numbers(known)
 
     def _most_groups(self, number: int, launch: Launch) -> int:
         """The most workgroups that a launch may have; DeviceError when not one of it runs."""

@@ -87,6 +87,11 @@ class Launch:
     resident: bool
     fixed: int | None = None
 
+    def numbers(self, known: Mapping[str, int]) -> list[int]:
+        """What the kernel's scalars are told; as much as their type holds."""
+        end = END[self.scalar]
+        return [min(known[name], end) for name in self.scalars]
+
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
@@ -106,19 +111,6 @@ class Turn(NamedTuple):
     number: int
     launch: Launch
     rounds: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One launch with its numbers worked out; `most` is at least 1.
-
-    `windows` are the bytes at which its windows of the weights begin, by name.
-    """
-
-    launch: Launch
-    scalars: tuple[int, ...]
-    most: int
-    windows: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +143,6 @@ class LaunchPlan:
     def turns(self) -> Iterator[Turn]:
         """The launches of one step in order, those in a loop again and again."""
         return _turns(self.steps, 0, {})
-
-    def calls(self, sizes: Mapping[str, int]) -> Iterator[Call]:
-        """The launches of one step in order; one without work is left out."""
-        for _, launch, rounds in self.turns():
-            known = {**sizes, **rounds}
-            most = launch.most(known)
-            if most > 0:
-                end = END[launch.scalar]
-                scalars = tuple(min(known[name], end) for name in launch.scalars)
-                yield Call(launch, scalars, most, self.windows(launch, known))
 
     def windows(self, launch: Launch, known: Mapping[str, int]) -> dict[str, int]:
         """Where in the weights the windows of a launch begin; InputError for one outside them."""

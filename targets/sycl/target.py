@@ -23,6 +23,7 @@ from speccc.targets.clike.schedule import engine_shapes, few_rows
 from speccc.targets.devices.profile import Profile
 from speccc.targets.sycl.render import render_sycl
 from speccc.targets.sycl_build import (
+    INSTALL_OCLOC,
     PRECISE,
     VERSION,
     WHEEL,
@@ -39,7 +40,6 @@ from speccc.targets.sycl_build import (
 USUAL_SHARED = 65536
 """Bytes of local memory of a work-group where the profile is silent: every Xe has that much."""
 INSTALL = "pip install 'speccc[sycl]' (Linux on x86-64), or put oneAPI's icpx on PATH"
-INSTALL_OCLOC = "apt install intel-ocloc (Debian sid, Ubuntu 24.10), or run .ci/xe-root"
 SUBGROUPS = 4
 """Of a work-group: 64 work-items, enough for a panel's 16 columns times blocks or rows."""
 CHIPS = {"alchemist": "acm-g10", "b70": "bmg-g31"}
